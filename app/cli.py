@@ -1,0 +1,31 @@
+"""Words on the command line → one function each; an error of ours is one line and exit code 2."""
+
+import sys
+
+import typer
+
+from mammofed import __version__
+from mammofed.errors import MammofedError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    """Train one mammography model together, without moving a single image."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command, and turn our own errors into one line on stderr."""
+    try:
+        app()
+    except MammofedError as error:
+        typer.secho(f"mammofed: {error}", fg="red", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

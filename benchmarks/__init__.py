@@ -1,0 +1,1 @@
+"""Speed and memory as ratios, and studies; results are kept as JSON."""

@@ -1,0 +1,37 @@
+"""Two functions → the ratio of their times, from interleaved repeats: these machines are noisy."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One line of `make bench`: what was compared, the ratio, and the bound it is held to."""
+
+    name: str
+    value: float
+    at_most: float | None = None
+    at_least: float | None = None
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ratio lies within its bound."""
+        above = self.at_most is None or self.value <= self.at_most
+        return above and (self.at_least is None or self.value >= self.at_least)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def best_times(*works: Callable[[], object], repeats: int = 7) -> list[float]:
+    """Minimum wall time of each work, taken in turns after one warm-up each."""
+    for work in works:
+        work()
+    rounds = [[seconds(work) for work in works] for _ in range(repeats)]
+    return [min(column) for column in zip(*rounds, strict=True)]

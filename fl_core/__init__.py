@@ -1,0 +1,1 @@
+"""Patches → a trained model, by any row of the algorithm table."""

@@ -1,0 +1,1 @@
+"""DICOM file → labelled patches and a report on data quality."""

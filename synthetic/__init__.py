@@ -1,0 +1,1 @@
+"""Seed → patches and DICOM files that look like breast tissue."""
