@@ -1,4 +1,4 @@
-"""`make bench [ONLY=name]`: every benchmarks/bench_*.py → a table of ratios and benchmarks/results/speed.json."""
+"""`python -m benchmarks [NAME ...]`: each bench_NAME.py → a table of ratios, and results/speed.json."""
 
 import importlib
 import json
