@@ -55,7 +55,7 @@ def sigmoid(values: NDArray[np.float32], style: Style) -> NDArray[np.float32]:
     """Map [0, 1] to [0, 1] by the sigmoid of PS3.3 C.11.2.1.3.1, its ends stretched to 0 and 1."""
     low, high = (1 / (1 + np.exp(-4 * (end - style.centre) / style.width)) for end in (0.0, 1.0))
     curve = 1 / (1 + np.exp(-4 * (values - np.float32(style.centre)) / np.float32(style.width)))
-    return ((curve - np.float32(low)) / np.float32(high - low)).astype(np.float32)
+    return np.asarray((curve - np.float32(low)) / np.float32(high - low), dtype=np.float32)
 
 
 def is_styled(image: str, p: float, seed: int) -> bool:
