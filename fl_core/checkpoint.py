@@ -11,14 +11,12 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
-from fl_core.roles import Tensors
 from fl_core.state import ServerState, SiteState
+from fl_core.wire import pack, unpack
 from mammofed.errors import BadData
 
 log = logging.getLogger(__name__)
@@ -48,15 +46,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "round": server.round,
         "plan": checkpoint.plan,
         "record": checkpoint.record,
-        "server": write_object(folder, {"model": server.model, "c": server.c, "k": server.k}),
-        "sites": {
-            name: {
-                "batches": site.batches,
-                "loss_scale": site.loss_scale,
-                "tensors": write_object(folder, {"c": site.c, "k": site.k, "private": site.private}),
-            }
-            for name, site in checkpoint.sites.items()
-        },
+        "server": write_object(folder, pack(server)),
+        "sites": {name: write_object(folder, pack(site)) for name, site in checkpoint.sites.items()},
     }
     path = folder / "rounds" / f"{server.round:06d}.json"
     text = json.dumps({"sha256": digest(canonical(body)), **body}, indent=1)
@@ -82,14 +73,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """One round, every byte of it checked."""
     body = read_manifest(path)
     folder = path.parent.parent
-    server = ServerState(body["round"], **read_object(folder, body["server"]))
-    sites = {
-        name: replace(
-            SiteState(site["batches"], site["loss_scale"]),
-            **read_object(folder, site["tensors"]),
-        )
-        for name, site in body["sites"].items()
-    }
+    server = unpack(ServerState, read_object(folder, body["server"]))
+    sites = {name: unpack(SiteState, read_object(folder, key)) for name, key in body["sites"].items()}
     return Checkpoint(server, sites, body["record"], body["plan"])
 
 
@@ -111,10 +96,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return body
 
 
-def write_object(folder: Path, groups: Mapping[str, Tensors]) -> str:
-    """Write tensors under the name of their own digest; hashing and writing run side by side."""
-    named = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-    data: bytes = safetensors.torch.save(named)
+def write_object(folder: Path, data: bytes) -> str:
+    """Write bytes under the name of their own digest; hashing and writing run side by side."""
     scratch = folder / "objects" / f".writing-{os.getpid()}"
     with ThreadPoolExecutor(1) as pool:
         hashing = pool.submit(digest, data)
@@ -125,8 +108,8 @@ def write_object(folder: Path, groups: Mapping[str, Tensors]) -> str:
     return name
 
 
-def read_object(folder: Path, name: str) -> dict[str, Tensors]:
-    """Tensors by group, after their digest has been verified."""
+def read_object(folder: Path, name: str) -> bytes:
+    """The bytes of that name, after their digest has been verified."""
     path = object_path(folder, name)
     try:
         data = path.read_bytes()
@@ -134,11 +117,7 @@ def read_object(folder: Path, name: str) -> dict[str, Tensors]:
         raise DamagedCheckpoint(f"checkpoint object {path} cannot be read ({error})") from error
     if digest(data) != name:
         raise DamagedCheckpoint(f"checkpoint object {path} does not match its checksum")
-    groups: dict[str, Tensors] = {}
-    for key, tensor in safetensors.torch.load(data).items():
-        group, _, tensor_name = key.partition("/")
-        groups.setdefault(group, {})[tensor_name] = tensor
-    return groups
+    return data
 
 
 def clear_objects(folder: Path) -> None:
@@ -150,7 +129,7 @@ def clear_objects(folder: Path) -> None:
             body = read_manifest(path)
         except DamagedCheckpoint:
             continue
-        objects = [body["server"], *(site["tensors"] for site in body["sites"].values())]
+        objects = [body["server"], *body["sites"].values()]
         named.update(object_path(folder, name) for name in objects)
     for path in (folder / "objects").iterdir():
         if path not in named:
@@ -182,8 +161,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Write and wait until the bytes are on disk."""
-    with path.open("wb", buffering=0) as file:
+    with path.open("wb") as file:
         file.write(data)
+        file.flush()
         os.fsync(file.fileno())
 
 

@@ -142,6 +142,11 @@ class Algorithm:
         return self.statistics is mean_statistics_first
 
     @property
+    def freezes(self) -> bool:
+        """Whether the row has an iteration T*."""
+        return self.statistics is server_statistics_late
+
+    @property
     def needs_batch_norm(self) -> bool:
         """Whether the row would silently be another one on a model without batch normalisation."""
         return self.statistics is not local_statistics or self.private in (bn_tensors, bn_statistics)

@@ -96,9 +96,7 @@ def paired_p_value(
     drawn_a, drawn_b = resampled_headlines(rankings, labels, resamples, seed)[:, row]
     difference = observed_a - observed_b
     if np.isnan(difference):
-        raise BadData(
-            f"{metric} needs patches of every class: compare on a set that has them, or use accuracy"
-        )
+        raise BadData(f"{metric} needs patches of every class: compare on a set that has them, or use accuracy")
     as_far = np.abs(drawn_a - drawn_b - difference) >= abs(difference) - 1e-12  # rounding is no evidence
     return float((as_far.sum() + 1) / (resamples + 1))
 

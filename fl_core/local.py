@@ -1,4 +1,4 @@
-"""Server state, site state and the site's patches → one round of local training: an update and the next site state.
+"""Server state, site state and the site's patches → one round of training: an update and the next site state.
 
 The next state is only proposed: the site keeps it if the server commits the round with this site in it.
 """

@@ -109,9 +109,7 @@ def checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Ints]:
         raise BadData(f"scores of {s.dtype}, labels of {y.dtype}: floats and integers are needed")
     if not ((s >= 0) & (s <= 1)).all():
         found = "not finite" if not np.isfinite(s).all() else f"from {s.min():g} to {s.max():g}"
-        raise BadData(
-            f"scores {found}: probabilities in [0, 1] are needed; take the softmax of finite logits"
-        )
+        raise BadData(f"scores {found}: probabilities in [0, 1] are needed; take the softmax of finite logits")
     if len(y) and not 0 <= y.min() <= y.max() < s.shape[1]:
         raise BadData(f"labels from {y.min()} to {y.max()}: 0 to {s.shape[1] - 1} are needed, as scores have")
     return s, y.astype(np.int64)
@@ -137,9 +135,7 @@ def rank(scores: Floats, labels: Ints) -> Ranking:
     classes = scores.shape[1]
     rows = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=classes))
-    spans = tuple(
-        slice(start, end) for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
-    )
+    spans = tuple(slice(start, end) for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
     columns = tuple(rank_column(scores[rows, c], spans[c]) for c in range(classes))
     return Ranking(rows, spans, columns, (scores.argmax(axis=1) == labels)[rows])
 

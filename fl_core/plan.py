@@ -44,7 +44,7 @@ class Plan:
             )
         if self.momentum and row.weight_grad is not None:
             raise BadSetting(
-                f"momentum {self.momentum} with {self.algorithm!r}: momentum would inflate the control variates; use 0"
+                f"momentum {self.momentum} with {self.algorithm!r}: it would inflate the control variates; use 0"
             )
 
     @property
