@@ -1,7 +1,7 @@
 """Scores and labels → bootstrap intervals, paired p-values between models, Welch's test between runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -68,8 +68,7 @@ def bootstrap(
 
 def as_json(intervals: Intervals) -> dict[Headline, dict[str, float | None]]:
     """The form in result.json: each metric as value, low, high; null where undefined or withheld."""
-    found = {name: getattr(intervals, name) for name in HEADLINES}
-    return {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in found.items()}
+    return {name: asdict(getattr(intervals, name)) for name in HEADLINES}
 
 
 def paired_p_value(
