@@ -38,9 +38,7 @@ def main() -> None:
     only = sys.argv[1:]
     ratios = measure_all(only)
     show(ratios)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     record = {
         "command": "make bench",
         "commit": commit.stdout.strip(),

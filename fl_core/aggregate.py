@@ -111,7 +111,7 @@ def aggregate(
 def variate_mean(row: Algorithm, parts: Roles) -> WeightedMean | PooledStatistics:
     """How the row's server combines the sites' k_i."""
     means, variances = parts.statistics[0::2], parts.statistics[1::2]
-    return PooledStatistics(means, variances) if row.pooled_variance else WeightedMean(frozenset(parts.statistics))
+    return PooledStatistics(means, variances) if row.k == "pooled" else WeightedMean(frozenset(parts.statistics))
 
 
 def check_update(row: Algorithm, parts: Roles, server: ServerState, update: Update) -> Update:

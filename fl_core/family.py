@@ -7,6 +7,7 @@ and whether the data are pooled.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -129,12 +130,14 @@ class Algorithm:
     measured_at_start: bool = False  # option I: at the server's weights over all data; else II: along the path
     private: Callable[[Roles], frozenset[str]] = nothing
     pooled: bool = False
-    pooled_variance: bool = False  # the server's k has the spread of the sites' means in its variance
+    k: Literal["none", "mean", "pooled"] = (
+        "none"  # what the server makes of the k_i: Σ P_i k_i, or pooled statistics
+    )
 
     @property
     def corrects_statistics(self) -> bool:
         """Whether the row has variates k."""
-        return self.statistics in (less_linear_drift, less_standardised_drift)
+        return self.k != "none"
 
     @property
     def meets_layerwise(self) -> bool:
@@ -180,6 +183,7 @@ BN_SCAFFOLD = replace(
     differs="SCAFFOLD, and φ = s − k_i + k with the variance clipped, option II",
     bn_policy="batch statistics shifted by k − k_i; running statistics of the shifted ones averaged",
     statistics=less_linear_drift,
+    k="mean",
 )
 
 
@@ -235,7 +239,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             differs="SCAFFOLD, and φ in standardised form, option II",
             bn_policy="batch statistics rescaled to those of the pooled data; running ones likewise averaged",
             statistics=less_standardised_drift,
-            pooled_variance=True,
+            k="pooled",
         ),
     )
 }

@@ -17,7 +17,7 @@ from fl_core.device import Bench, pick_device, seeded
 from fl_core.exchange import Exchange
 from fl_core.family import NormTask, Phi
 from fl_core.models import check_fit
-from fl_core.norm import BatchNorms, uncorrected
+from fl_core.norm import BatchNorms
 from fl_core.plan import Plan
 from fl_core.roles import Roles, Tensors, roles
 from fl_core.state import ServerState, SiteState, Update, without
@@ -77,7 +77,7 @@ def train_round(
     place.model.train()
     phi = row.statistics(norm_task(place, server, site, exchange))
     with seeded([plan.seed, data.seed, server.round], place.bench.device):
-        at_start = measure_at_start(place, data, phi) if row.measured_at_start else None
+        at_start = measure_at_start(place, data, phi, start) if row.measured_at_start else None
         path = descend(place, data, server, site, phi, progress)
     c, k = at_start or (mean_gradient(place, start, path), phi.variates())
     private = row.private(place.roles)
@@ -207,19 +207,20 @@ def mean_gradient(place: Workplace, start: Tensors, path: Path) -> Tensors:
     return by_name(place, mean)
 
 
-def measure_at_start(place: Workplace, data: SiteData, phi: Phi) -> tuple[Tensors, Tensors]:
+def measure_at_start(place: Workplace, data: SiteData, phi: Phi, start: Tensors) -> tuple[Tensors, Tensors]:
     """Option I: gradient and raw statistics at the server's weights, the mean over all of the site's patches."""
-    forward = phi.forward(0) or uncorrected(place.norms).forward  # either leaves the running statistics alone
     total = [torch.zeros_like(parameter) for parameter in place.parameters]
     mean, var = torch.zeros_like(place.norms.mean), torch.zeros_like(place.norms.var)
     unscaled = place.bench.scaler(1.0)
-    with place.norms.using(forward):
+    with place.norms.using(phi.forward(0)):
         for batch in whole_batches(data, place.plan.batch):
             share = len(batch) / data.patches
             gradient(place, data.train.read(batch), data.train.labels[batch], unscaled)
             torch._foreach_add_(total, gradients(place), alpha=share)
-            mean.add_(place.norms.mean, alpha=share)
-            var.add_(place.norms.biased_var(), alpha=share)
+            if place.plan.row.corrects_statistics:
+                mean.add_(place.norms.mean, alpha=share)
+                var.add_(place.norms.biased_var(), alpha=share)
+    place.model.load_state_dict(start)  # the running statistics have moved
     return by_name(place, total), place.norms.named(mean, var)
 
 

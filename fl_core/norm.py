@@ -27,7 +27,8 @@ class Correction:
     """One φ with its ψ: how a layer normalises, and what its running statistics then take in."""
 
     forward: Forward
-    running: Callable[[Tensor, Tensor, Tensor], Pair]  # (mean, unbiased var, (n − 1)/n) → (mean~, var~·n/(n − 1))
+    # (mean, unbiased var, (n − 1)/n) → (mean~, var~·n/(n − 1)); None: the forward sees to them itself
+    running: Callable[[Tensor, Tensor, Tensor], Pair] | None = None
 
 
 class BatchNorms:
@@ -86,9 +87,10 @@ class BatchNorms:
         """The variance that normalised the last batch."""
         return self.bessel().to(self.var.dtype) * self.var
 
-    def note(self, index: int, x: Tensor) -> None:
-        """Remember how many values a channel has; torch's own kernel refuses a single one."""
+    def note(self, index: int, x: Tensor) -> int:
+        """Remember and return how many values a channel has."""
         self.counts[index] = x.numel() // x.shape[1]
+        return self.counts[index]
 
 
 def affine(layer: _BatchNorm) -> Pair:
@@ -100,14 +102,20 @@ def affine(layer: _BatchNorm) -> Pair:
 
 
 def uncorrected(norms: BatchNorms) -> Correction:
-    """Plain batch normalisation by torch's kernel, which leaves the raw statistics in the record."""
+    """Plain batch normalisation: torch's kernel updates the running statistics itself, so its bits are met."""
 
     def forward(index: int, x: Tensor) -> Tensor:
-        layer = norms.layers[index]
-        norms.note(index, x)
-        return F.batch_norm(x, *norms.raw[index], layer.weight, layer.bias, True, 1.0, layer.eps)
+        layer, n = norms.layers[index], norms.note(index, x)
+        running = running_statistics(layer)
+        y, mean, inverse = torch.native_batch_norm(
+            x, layer.weight, layer.bias, *running, True, momentum(layer), layer.eps
+        )
+        raw_mean, raw_var = norms.raw[index]
+        raw_mean.copy_(mean.detach())
+        raw_var.copy_((inverse.detach() ** -2 - layer.eps) * (n / (n - 1)))
+        return y
 
-    return Correction(forward, running=lambda mean, var, bessel: (mean, var))
+    return Correction(forward)
 
 
 def standardised(norms: BatchNorms, own: Tensors, server: Tensors) -> Correction:
@@ -129,7 +137,7 @@ def standardised(norms: BatchNorms, own: Tensors, server: Tensors) -> Correction
         return F.batch_norm(x, *norms.raw[index], weight, bias, True, 1.0, layer.eps)
 
     def running(mean: Tensor, var: Tensor, bessel: Tensor) -> Pair:
-        return mean + shift * (var * bessel + eps).sqrt(), var * ratio + eps * (ratio - 1)
+        return mean + shift * (var * bessel + eps).sqrt(), var * ratio + eps * (ratio - 1) / bessel
 
     return Correction(forward, running)
 
@@ -217,18 +225,23 @@ class PathRecord:
         norms.var.zero_()
 
     def take(self, correction: Correction) -> None:
-        """Take in the batch just seen; float64 inside, as torch's kernel does, so that its bits are met."""
+        """Take in the batch just seen, in float64."""
         norms, m = self.norms, self.momentum
         bessel = norms.bessel()
-        mean, var = correction.running(norms.mean, norms.var, bessel.to(norms.mean.dtype))
-        pairs = [running_statistics(layer) for layer in norms.layers]
-        for new, buffers in zip((mean, var), map(list, zip(*pairs, strict=True)), strict=True):
-            blended = m * new.double() + (1 - m) * torch.cat(buffers).double()
-            torch._foreach_copy_(buffers, list(blended.to(norms.mean.dtype).split(norms.sizes)))
+        if correction.running is not None:
+            self.update_running(*correction.running(norms.mean, norms.var, bessel.to(norms.mean.dtype)))
         count_batch(norms.layers)
         self.mean = (1 - m) * self.mean + m * norms.mean.double()
         self.var = (1 - m) * self.var + m * bessel * norms.var.double()
         self.steps += 1
+
+    def update_running(self, mean: Tensor, var: Tensor) -> None:
+        """ŝ ← ρ ŝ + (1 − ρ) s~ for all layers at once."""
+        norms, m = self.norms, self.momentum
+        pairs = [running_statistics(layer) for layer in norms.layers]
+        for new, buffers in zip((mean, var), map(list, zip(*pairs, strict=True)), strict=True):
+            blended = m * new.double() + (1 - m) * torch.cat(buffers).double()
+            torch._foreach_copy_(buffers, list(blended.to(norms.mean.dtype).split(norms.sizes)))
 
     def variates(self) -> Tensors:
         """k_i⁺ = (1 − ρ)/(1 − ρ^E) Σ_t ρ^(E−1−t) s_t with the biased variance."""

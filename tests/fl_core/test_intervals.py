@@ -112,9 +112,7 @@ def test_a_missing_class_leaves_the_interval_of_accuracy() -> None:
     scores, labels = binormal(4, (30, 0, 30))
     found = bootstrap(scores, labels)
     assert found.missing == (1,)
-    assert (
-        as_json(found)["auc_ovo"] == as_json(found)["auc_ovr"] == {"value": None, "low": None, "high": None}
-    )
+    assert as_json(found)["auc_ovo"] == as_json(found)["auc_ovr"] == {"value": None, "low": None, "high": None}
     assert found.accuracy.low is not None
     assert found.accuracy.value == point_metrics(scores, labels).accuracy
 
