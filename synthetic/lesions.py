@@ -54,7 +54,7 @@ def draw_masses(malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: 
     """Draw masses: round to oval and circumscribed, or irregular with spicules that leave its margin."""
     count = len(malignant)
     radius = _uniform(rng, 1.5, 3.2, count)
-    contrast = _uniform(rng, 1.6, 3.0, count)
+    contrast = _uniform(rng, 2.0, 3.6, count)
     outline = _outline(malignant, rng)
     maps = _dome(centres, radius, outline, grid)
     rows = np.flatnonzero(malignant)
@@ -75,8 +75,12 @@ def draw_calcifications(
     distance = reach * np.sqrt(rng.random((count, most), dtype=np.float32))
     angle = _uniform(rng, 0, 2 * np.pi, (count, most))
     stretch = np.where(sick, _uniform(rng, 1, 3, (count, most)), _uniform(rng, 1, 1.2, (count, most)))
-    sigma = np.where(sick, _uniform(rng, 0.08, 0.16, (count, most)), _uniform(rng, 0.2, 0.32, (count, most)))
-    peak = _uniform(rng, 2.5, 5.0, (count, 1)) * _uniform(rng, 0.6, 1.2, (count, most))
+    sigma = np.where(sick, _uniform(rng, 0.1, 0.18, (count, most)), _uniform(rng, 0.2, 0.32, (count, most)))
+    peak = (
+        np.where(sick, np.float32(1), np.float32(0.7))
+        * _uniform(rng, 3.5, 7.0, (count, 1))
+        * _uniform(rng, 0.6, 1.2, (count, most))
+    )
     points = centres[:, None, :] + distance[..., None] * _direction(angle)
     root = np.sqrt(stretch)
     specks = Specks(points, sigma * root, np.divide(sigma, root, dtype=np.float32), peak * present)
@@ -90,7 +94,7 @@ def draw_fibres(count: int, grid: Grid, rng: np.random.Generator) -> Maps:
     steps = int(np.ceil(length / grid.spacing / 0.8))
     middle = _uniform(rng, -0.6, 0.6, (count, most, 1, 2)) * np.float32(grid.field)
     angle = _uniform(rng, 0, 2 * np.pi, (count, most))
-    bend = _uniform(rng, -0.04, 0.04, (count, most))  # 1 / mm
+    bend = _uniform(rng, -0.6, 0.6, (count, most)) / np.float32(grid.field)
     along = np.linspace(-0.5, 0.5, steps, dtype=np.float32) * length
     heading, normal = _direction(angle), _direction(angle + np.float32(np.pi / 2))
     points = middle + along[:, None] * heading[:, :, None]
@@ -194,13 +198,13 @@ def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Genera
     count, most = len(radius), 18
     angle = _uniform(rng, 0, 2 * np.pi, (count, most))
     present = np.arange(most) < rng.integers(10, most + 1, (count, 1))
-    length = radius[:, None] * _uniform(rng, 0.6, 1.5, (count, most))
+    length = radius[:, None] * _uniform(rng, 0.8, 1.8, (count, most))
     steps = int(np.ceil(length.max() / grid.spacing / 0.8))
     along = (np.arange(steps, dtype=np.float32) + np.float32(0.5)) / np.float32(steps)
     start = centres[:, None] + np.float32(0.6) * radius[:, None, None] * _direction(angle)
     heading = _direction(angle + _uniform(rng, -0.25, 0.25, (count, most)))
     points = start[:, :, None] + (along * length[..., None])[..., None] * heading[:, :, None]
-    weight = (present * length)[..., None] * (np.float32(0.26) * (1 - along) / np.float32(steps))
+    weight = (present * length)[..., None] * (np.float32(0.4) * (1 - along) / np.float32(steps))
     return splat(points.reshape(count, -1, 2), weight.reshape(count, -1), grid)
 
 

@@ -143,10 +143,12 @@ def _expose(tissue: Patches, look: Look, rng: np.random.Generator) -> Patches:
     tissue -= tissue.mean(axis=(1, 2), keepdims=True)
     deviation = np.sqrt(np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2))
     tissue *= (1 / deviation)[:, None, None]
-    tone = np.float32(0.16) * (draw[0] - np.float32(0.5))
+    tone = np.float32(0.8) * (draw[0] - np.float32(0.5))
     contrast = np.float32(0.06) + np.float32(0.06) * draw[1]
     mean = np.float32(look.density) + np.float32(0.2) * (draw[2] - np.float32(0.5))
-    curve = tissue * tone
+    # z + t z² / (1 + |z|) rises everywhere for |t| < 1: a tone curve that hides how skewed the tissue is
+    curve = tissue / (1 + np.abs(tissue))
+    curve *= tone
     curve += 1
     curve *= tissue
     curve *= contrast
