@@ -1,0 +1,217 @@
+"""Labels and a pixel grid → sharp maps of masses, calcifications and fibres, before the blur of imaging.
+
+All sizes are in millimetres and become pixels by the grid's spacing. The classes differ by shape alone: size,
+contrast and position of benign and malignant come from the same distributions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mammofed.errors import BadSetting
+
+CLASSES = ("background", "mass_benign", "mass_malignant", "calc_benign", "calc_malignant")
+BACKGROUND, MASS_BENIGN, MASS_MALIGNANT, CALC_BENIGN, CALC_MALIGNANT = range(5)
+
+Floats = NDArray[np.float32]
+Maps = NDArray[np.float32]  # (B, H, W), in standard deviations of the tissue's texture
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A square patch: its pixels and their distance."""
+
+    size: int  # pixels a side
+    spacing: float  # mm a pixel
+
+    def __post_init__(self) -> None:
+        if self.size < 16 or self.spacing <= 0:
+            raise BadSetting(
+                f"patches of {self.size} px at {self.spacing} mm: at least 16 px and a spacing above 0"
+            )
+
+    @property
+    def field(self) -> float:
+        """Side of the patch in mm."""
+        return self.size * self.spacing
+
+
+def draw_lesions(labels: NDArray[np.int64], grid: Grid, rng: np.random.Generator) -> Maps:
+    """Draw each label's lesion about the middle of its patch; a background stays empty."""
+    centres = _uniform(rng, -0.12, 0.12, (len(labels), 2)) * np.float32(grid.field)
+    maps = np.zeros((len(labels), grid.size, grid.size), np.float32)
+    masses = np.flatnonzero((labels == MASS_BENIGN) | (labels == MASS_MALIGNANT))
+    if len(masses):
+        maps[masses] = draw_masses(labels[masses] == MASS_MALIGNANT, centres[masses], grid, rng)
+    calcs = np.flatnonzero((labels == CALC_BENIGN) | (labels == CALC_MALIGNANT))
+    if len(calcs):
+        maps[calcs] = draw_calcifications(labels[calcs] == CALC_MALIGNANT, centres[calcs], grid, rng)
+    return maps
+
+
+def draw_masses(malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
+    """Draw masses: round to oval and circumscribed, or irregular with spicules that leave its margin."""
+    count = len(malignant)
+    radius = _uniform(rng, 1.5, 3.2, count)
+    contrast = _uniform(rng, 2.0, 3.6, count)
+    outline = _outline(malignant, rng)
+    maps = _dome(centres, radius, outline, grid)
+    rows = np.flatnonzero(malignant)
+    if len(rows):
+        maps[rows] += _spicules(centres[rows], radius[rows], grid, rng)
+    return maps * contrast[:, None, None]
+
+
+def draw_calcifications(
+    malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: np.random.Generator
+) -> Maps:
+    """Draw clusters: few, larger and round, or many, fine and pleomorphic, some of them linear."""
+    count, most = len(malignant), 20
+    sick = malignant[:, None]
+    number = np.where(malignant, rng.integers(9, most + 1, count), rng.integers(2, 6, count))
+    present = np.arange(most) < number[:, None]
+    reach = _uniform(rng, 1.2, 3.0, (count, 1))
+    distance = reach * np.sqrt(rng.random((count, most), dtype=np.float32))
+    angle = _uniform(rng, 0, 2 * np.pi, (count, most))
+    stretch = np.where(sick, _uniform(rng, 1, 3, (count, most)), _uniform(rng, 1, 1.2, (count, most)))
+    sigma = np.where(sick, _uniform(rng, 0.1, 0.18, (count, most)), _uniform(rng, 0.2, 0.32, (count, most)))
+    peak = (
+        np.where(sick, np.float32(1), np.float32(0.7))
+        * _uniform(rng, 3.5, 7.0, (count, 1))
+        * _uniform(rng, 0.6, 1.2, (count, most))
+    )
+    points = centres[:, None, :] + distance[..., None] * _direction(angle)
+    root = np.sqrt(stretch)
+    specks = Specks(points, sigma * root, np.divide(sigma, root, dtype=np.float32), peak * present)
+    return stamp(specks, _uniform(rng, 0, np.pi, (count, most)), grid)
+
+
+def draw_fibres(count: int, grid: Grid, rng: np.random.Generator) -> Maps:
+    """Draw Cooper's ligaments, ducts and vessels: faint curved lines across the whole patch."""
+    most = 5
+    length = np.float32(1.5 * grid.field)
+    steps = int(np.ceil(length / grid.spacing / 0.8))
+    middle = _uniform(rng, -0.6, 0.6, (count, most, 1, 2)) * np.float32(grid.field)
+    angle = _uniform(rng, 0, 2 * np.pi, (count, most))
+    bend = _uniform(rng, -0.6, 0.6, (count, most)) / np.float32(grid.field)
+    along = np.linspace(-0.5, 0.5, steps, dtype=np.float32) * length
+    heading, normal = _direction(angle), _direction(angle + np.float32(np.pi / 2))
+    points = middle + along[:, None] * heading[:, :, None]
+    points += (bend[..., None] * along**2)[..., None] * normal[:, :, None]
+    strength = _uniform(rng, -0.2, 0.5, (count, most)).clip(0) * (length / steps)
+    return splat(points.reshape(count, -1, 2), np.repeat(strength, steps, axis=1), grid)
+
+
+@dataclass(frozen=True)
+class Specks:
+    """Small bright ellipses."""
+
+    centres: Floats  # (B, K, 2), mm from the middle of the patch
+    long: Floats  # (B, K), standard deviation in mm along the axis
+    short: Floats  # (B, K), across it
+    peak: Floats  # (B, K), zero where there is none
+
+
+def stamp(specks: Specks, angle: Floats, grid: Grid) -> Maps:
+    """Add each speck's Gaussian profile to the few pixels around its centre."""
+    here = np.nonzero(specks.peak)
+    at = specks.centres[here] / np.float32(grid.spacing) + np.float32((grid.size - 1) / 2)
+    # Specks finer than a pixel keep their mass and lose their height.
+    pixel = np.float32(0.4)
+    long, short = (np.hypot(s[here] / np.float32(grid.spacing), pixel) for s in (specks.long, specks.short))
+    mass = specks.peak[here] * specks.long[here] * specks.short[here] / np.float32(grid.spacing**2)
+    reach = int(np.ceil(2.5 * long.max(initial=pixel)))
+    offset = np.arange(-reach, reach + 1)
+    corner = np.rint(at).astype(np.int64)
+    y = (corner[:, 0, None] + offset)[:, :, None]
+    x = (corner[:, 1, None] + offset)[:, None, :]
+    dy, dx = y - at[:, 0, None, None], x - at[:, 1, None, None]
+    axis = _direction(angle[here])
+    along = dy * axis[:, 0, None, None] + dx * axis[:, 1, None, None]
+    across = dx * axis[:, 0, None, None] - dy * axis[:, 1, None, None]
+    exponent = np.square(along / long[:, None, None]) + np.square(across / short[:, None, None])
+    value = np.exp(-0.5 * exponent) * (mass / (long * short))[:, None, None]
+    return _scatter(here[0][:, None, None], y, x, value, (len(angle), grid.size))
+
+
+def splat(points: Floats, weight: Floats, grid: Grid) -> Maps:
+    """Spread points (B, K, 2) in mm over their four nearest pixels; weights (B, K) are height × mm."""
+    at = points / np.float32(grid.spacing) + np.float32((grid.size - 1) / 2)
+    corner = np.floor(at)
+    part = at - corner
+    y, x = corner[..., 0].astype(np.int64), corner[..., 1].astype(np.int64)
+    weight = weight / np.float32(grid.spacing)
+    row = np.arange(len(points))[:, None]
+    maps = np.zeros((len(points), grid.size, grid.size), np.float32)
+    for down, share_y in ((0, 1 - part[..., 0]), (1, part[..., 0])):
+        for right, share_x in ((0, 1 - part[..., 1]), (1, part[..., 1])):
+            value = weight * share_y * share_x
+            maps += _scatter(row, y + down, x + right, value, (len(points), grid.size))
+    return maps
+
+
+def _scatter(
+    row: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], value: Floats, shape: tuple[int, int]
+) -> Maps:
+    """Sum values at pixels of `count` square maps; what falls outside is dropped."""
+    count, size = shape
+    inside = (y >= 0) & (y < size) & (x >= 0) & (x < size)
+    flat = (row * size + y) * size + x
+    total = np.bincount(flat[inside], weights=value[inside], minlength=count * size * size)
+    return total.reshape(count, size, size).astype(np.float32)
+
+
+def _outline(malignant: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.complex64]:
+    """Draw the Fourier coefficients (B, K) of the outline r(θ) = R (1 + Re Σ c_k e^{ikθ})."""
+    order = np.arange(1, 10)
+    benign_size = np.where(order == 2, 0.16, np.where(order == 3, 0.04, 0.0))
+    malignant_size = np.where(order >= 2, 0.32 / np.sqrt(order), 0.0)
+    size = np.where(malignant[:, None], malignant_size, benign_size)
+    shape = (len(malignant), len(order))
+    modulus = size * _uniform(rng, 0.4, 1.0, shape)
+    phase = _uniform(rng, 0, 2 * np.pi, shape)
+    return np.asarray(modulus * np.exp(1j * phase), dtype=np.complex64)
+
+
+def _dome(centres: Floats, radius: Floats, outline: NDArray[np.complex64], grid: Grid) -> Maps:
+    """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, by Horner's rule in e^{iθ}."""
+    axis = (np.arange(grid.size, dtype=np.float32) - np.float32((grid.size - 1) / 2)) * np.float32(
+        grid.spacing
+    )
+    y = axis[None, :, None] - centres[:, 0, None, None]
+    x = axis[None, None, :] - centres[:, 1, None, None]
+    rho = np.sqrt(y * y + x * x) + np.float32(1e-6)
+    turn = np.empty(rho.shape, np.complex64)
+    np.divide(x, rho, out=turn.real)
+    np.divide(y, rho, out=turn.imag)
+    total = turn * outline[:, -1, None, None]
+    for k in range(outline.shape[1] - 2, -1, -1):
+        total += outline[:, k, None, None]
+        total *= turn
+    reach = radius[:, None, None] * np.maximum(1 + total.real, np.float32(0.25))
+    return np.asarray(np.sqrt(np.maximum(1 - np.square(rho / reach), 0)), dtype=np.float32)
+
+
+def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
+    """Draw thin straight lines that start inside the mass and fade outwards."""
+    count, most = len(radius), 18
+    angle = _uniform(rng, 0, 2 * np.pi, (count, most))
+    present = np.arange(most) < rng.integers(10, most + 1, (count, 1))
+    length = radius[:, None] * _uniform(rng, 0.8, 1.8, (count, most))
+    steps = int(np.ceil(length.max() / grid.spacing / 0.8))
+    along = (np.arange(steps, dtype=np.float32) + np.float32(0.5)) / np.float32(steps)
+    start = centres[:, None] + np.float32(0.6) * radius[:, None, None] * _direction(angle)
+    heading = _direction(angle + _uniform(rng, -0.25, 0.25, (count, most)))
+    points = start[:, :, None] + (along * length[..., None])[..., None] * heading[:, :, None]
+    weight = (present * length)[..., None] * (np.float32(0.4) * (1 - along) / np.float32(steps))
+    return splat(points.reshape(count, -1, 2), weight.reshape(count, -1), grid)
+
+
+def _direction(angle: Floats) -> Floats:
+    """Return unit vectors (..., 2) as (y, x)."""
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1)
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float, shape: int | tuple[int, ...]) -> Floats:
+    return np.float32(low) + np.float32(high - low) * rng.random(shape, dtype=np.float32)
