@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from app.commands import algorithms, simulate
 from mammofed import __version__
 from mammofed.errors import MammofedError
 
@@ -16,6 +17,10 @@ def about(version: bool = typer.Option(False, "--version", help="Print the versi
     if version:
         typer.echo(__version__)
         raise typer.Exit
+
+
+app.command("simulate")(simulate.command)
+app.command("algorithms")(algorithms.command)
 
 
 def main() -> None:

@@ -75,9 +75,7 @@ def measure() -> list[Ratio]:
     calc = shortcut_auc(train, test, CALC_BENIGN, CALC_MALIGNANT)
     return [
         Ratio("shortcut: small DenseNet", network, at_least=0.90, detail=detail),
-        Ratio(
-            "shortcut: DenseNet minus grey levels", network - grey, at_least=0.15, detail=f"grey {grey:.3f}"
-        ),
+        Ratio("shortcut: DenseNet minus grey levels", network - grey, at_least=0.15, detail=f"grey {grey:.3f}"),
         Ratio("shortcut: mass by grey levels", mass, at_most=0.65, detail="benign against malignant AUC"),
         Ratio(
             "shortcut: calcifications by grey levels",

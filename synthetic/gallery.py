@@ -33,9 +33,7 @@ def save_gallery(path: Path, seed: int, size: int = 128, styles: tuple[Style, ..
     for row, name in enumerate(CLASSES):
         grid[row, 0].set_ylabel(name.replace("_", "\n"), fontsize=11)
     _scale_bar(grid[-1, 0], look)
-    figure.suptitle(
-        "Synthetic patches: classes by rows, the same patches in each style by columns", fontsize=13
-    )
+    figure.suptitle("Synthetic patches: classes by rows, the same patches in each style by columns", fontsize=13)
     figure.tight_layout(pad=0.6)
     figure.savefig(path)
 
@@ -43,9 +41,7 @@ def save_gallery(path: Path, seed: int, size: int = 128, styles: tuple[Style, ..
 def _show(axes: Axes, patches: Patches) -> None:
     """Draw patches side by side, black at 0 and white at 1."""
     gap = np.ones((patches.shape[1], max(1, patches.shape[2] // 40)), np.float32)
-    axes.imshow(
-        np.hstack([patches[0], *(part for p in patches[1:] for part in (gap, p))]), "gray", vmin=0, vmax=1
-    )
+    axes.imshow(np.hstack([patches[0], *(part for p in patches[1:] for part in (gap, p))]), "gray", vmin=0, vmax=1)
     axes.set_xticks([])
     axes.set_yticks([])
 

@@ -176,9 +176,7 @@ def _outline(malignant: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[
 
 def _dome(centres: Floats, radius: Floats, outline: NDArray[np.complex64], grid: Grid) -> Maps:
     """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, by Horner's rule in e^{iθ}."""
-    axis = (np.arange(grid.size, dtype=np.float32) - np.float32((grid.size - 1) / 2)) * np.float32(
-        grid.spacing
-    )
+    axis = (np.arange(grid.size, dtype=np.float32) - np.float32((grid.size - 1) / 2)) * np.float32(grid.spacing)
     y = axis[None, :, None] - centres[:, 0, None, None]
     x = axis[None, None, :] - centres[:, 1, None, None]
     rho = np.sqrt(y * y + x * x) + np.float32(1e-6)

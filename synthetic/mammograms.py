@@ -45,9 +45,7 @@ class View:
         if not 0.04 <= self.spacing <= 0.4:
             raise BadSetting(f"pixel spacing {self.spacing} mm: use 0.04 to 0.4")
         if min(self.height, self.width) < 6 * LESION_FIELD:
-            raise BadSetting(
-                f"detector of {self.height} × {self.width} mm: at least {6 * LESION_FIELD} a side"
-            )
+            raise BadSetting(f"detector of {self.height} × {self.width} mm: at least {6 * LESION_FIELD} a side")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -120,9 +118,7 @@ def _free_place(depth: Image, muscle: Image, view: View, rng: np.random.Generato
     return row - half, column - half
 
 
-def _add_lesion(
-    tissue: Image, label: int, corner: tuple[int, int], view: View, rng: np.random.Generator
-) -> Box:
+def _add_lesion(tissue: Image, label: int, corner: tuple[int, int], view: View, rng: np.random.Generator) -> Box:
     """Add a lesion to the tissue, in the window's own contrast, and return its box."""
     grid = Grid(round(LESION_FIELD / view.spacing), view.spacing)
     sharp = draw_lesions(np.array([label]), grid, rng)[0]

@@ -69,9 +69,7 @@ def draw_patches(labels: Labels, look: Look, seed: int, styling: Styling, worker
     return patches
 
 
-def patch_chunks(
-    labels: Labels, look: Look, seed: int, styling: Styling, workers: int = 2
-) -> Iterator[Patches]:
+def patch_chunks(labels: Labels, look: Look, seed: int, styling: Styling, workers: int = 2) -> Iterator[Patches]:
     """Draw chunks of patches in order; no more than two chunks a worker are alive at a time."""
     if workers < 1 or len(labels) < 1:
         raise BadSetting(f"{len(labels)} patches by {workers} workers: at least one of each is needed")
@@ -108,9 +106,7 @@ def apply_styles(patches: Patches, styles: tuple[Style, ...], index: NDArray[np.
     for number, style in enumerate(styles):
         rows = np.flatnonzero(index == number)
         if style.kind == "voi":
-            raise BadSetting(
-                f"style {style}: a synthetic patch has no file; use none or sigmoid:CENTRE:WIDTH"
-            )
+            raise BadSetting(f"style {style}: a synthetic patch has no file; use none or sigmoid:CENTRE:WIDTH")
         if style.kind == "sigmoid" and len(rows):
             patches[rows] = sigmoid(patches[rows], style)
     return patches

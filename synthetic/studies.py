@@ -75,9 +75,7 @@ class StudySettings:
 
     def __post_init__(self) -> None:
         if self.patients < 1 or not 0 <= self.test < 1:
-            raise BadSetting(
-                f"{self.patients} patients, test share {self.test}: use at least 1, and 0 to below 1"
-            )
+            raise BadSetting(f"{self.patients} patients, test share {self.test}: use at least 1, and 0 to below 1")
         View(spacing=self.spacing)
 
 
@@ -163,9 +161,7 @@ def _describe_view(dataset: Dataset, view: View, vendor: Vendor) -> None:
     ]
     dataset.AnatomicRegionSequence = [_code("76752008", "SCT", "Breast")]
     oblique = _code("399368009", "SCT", "medio-lateral oblique")
-    dataset.ViewCodeSequence = [
-        oblique if view.position == "MLO" else _code("399162004", "SCT", "cranio-caudal")
-    ]
+    dataset.ViewCodeSequence = [oblique if view.position == "MLO" else _code("399162004", "SCT", "cranio-caudal")]
     dataset.ViewCodeSequence[0].ViewModifierCodeSequence = []
     dataset.BreastImplantPresent = "NO"
     dataset.ImagerPixelSpacing = [view.spacing, view.spacing]

@@ -19,9 +19,7 @@ def periodic_component(image: NDArray[np.floating]) -> Image:
     """Return u − s, where the smooth part s holds the jumps at the border (Moisan 2011, section 2)."""
     u = np.asarray(image, dtype=np.float64)
     if u.ndim != 2 or min(u.shape) < 2 or not np.isfinite(u).all():
-        raise BadData(
-            f"texture sample of shape {u.shape}: a finite 2D image of at least 2 × 2 pixels is needed"
-        )
+        raise BadData(f"texture sample of shape {u.shape}: a finite 2D image of at least 2 × 2 pixels is needed")
     v = np.zeros_like(u)
     v[0] += u[0] - u[-1]
     v[-1] += u[-1] - u[0]

@@ -10,9 +10,7 @@ from rich.progress import track
 from synthetic.gallery import save_gallery
 from synthetic.studies import StudySettings, write_studies
 
-app = typer.Typer(
-    no_args_is_help=True, help="Make synthetic mammograms: no data are needed, no patient exists."
-)
+app = typer.Typer(no_args_is_help=True, help="Make synthetic mammograms: no data are needed, no patient exists.")
 
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same images, bit for bit.")]
 
@@ -35,9 +33,7 @@ def studies(
 
 @app.command()
 def gallery(
-    out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path(
-        "gallery.png"
-    ),
+    out: Annotated[Path, typer.Option(help="The picture to write: .png, .pdf or .svg.")] = Path("gallery.png"),
     size: Annotated[int, typer.Option(min=16, help="Pixels a side of a patch of 14 mm.")] = 128,
     seed: Seed = 0,
 ) -> None:

@@ -61,8 +61,7 @@ def test_malignant_calcifications_are_many_and_fine() -> None:
 @pytest.mark.parametrize("kind", [MASS_BENIGN, MASS_MALIGNANT])
 def test_sizes_are_in_millimetres_whatever_the_spacing(kind: int) -> None:
     areas = [
-        (_lesions(kind, grid) > 0.3).sum(axis=(1, 2)) * grid.spacing**2
-        for grid in (FINE, Grid(128, 14 / 128))
+        (_lesions(kind, grid) > 0.3).sum(axis=(1, 2)) * grid.spacing**2 for grid in (FINE, Grid(128, 14 / 128))
     ]
     assert np.median(areas[0]) == pytest.approx(np.median(areas[1]), rel=0.1)
     assert 5 < np.median(areas[0]) < 40
@@ -77,9 +76,7 @@ def test_a_line_has_the_same_mass_at_any_spacing() -> None:
 
 def test_a_speck_finer_than_a_pixel_keeps_its_mass() -> None:
     shape = (1, 1)
-    specks = Specks(
-        np.zeros((1, 1, 2), np.float32), *(np.full(shape, v, np.float32) for v in (0.05, 0.05, 3))
-    )
+    specks = Specks(np.zeros((1, 1, 2), np.float32), *(np.full(shape, v, np.float32) for v in (0.05, 0.05, 3)))
     masses = [
         stamp(specks, np.zeros(shape, np.float32), grid).sum() * grid.spacing**2
         for grid in (Grid(65, 0.2), Grid(257, 0.02))

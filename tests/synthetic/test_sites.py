@@ -39,9 +39,7 @@ def test_the_dial_changes_styles_and_nothing_else() -> None:
 def test_other_styles_are_drawn_evenly() -> None:
     settings = replace(PRESETS["five-vendors"], sites=sites_of(5, 2000), skew=0.2, size=16, test=100)
     for site in federation(settings, 0):
-        assert np.bincount(site.train.style_site, minlength=5) / len(site.train) == pytest.approx(
-            0.2, abs=0.04
-        )
+        assert np.bincount(site.train.style_site, minlength=5) / len(site.train) == pytest.approx(0.2, abs=0.04)
 
 
 def test_the_sites_tests_are_the_shared_test_set() -> None:

@@ -72,8 +72,7 @@ def test_luts_come_in_three_styles_that_differ(datasets: dict[str, Dataset]) -> 
     assert with_luts
     for ds in with_luts:
         steepest = {
-            item.LUTExplanation: np.diff(np.frombuffer(item.LUTData, "<u2")).max()
-            for item in ds.VOILUTSequence
+            item.LUTExplanation: np.diff(np.frombuffer(item.LUTData, "<u2")).max() for item in ds.VOILUTSequence
         }
         assert steepest.keys() == LUTS.keys()
         assert steepest["SOFTER"] < steepest["NORMAL"] < steepest["HARDER"]

@@ -38,9 +38,7 @@ def test_an_image_whose_borders_meet_is_its_own_periodic_component() -> None:
 
 def test_the_periodic_component_has_no_cross() -> None:
     ramp = np.linspace(0, 1, 64)[None, :] * np.ones((64, 1))
-    energy = [
-        np.square(np.abs(scipy.fft.rfft2(u - u.mean()))).sum() for u in (ramp, periodic_component(ramp))
-    ]
+    energy = [np.square(np.abs(scipy.fft.rfft2(u - u.mean()))).sum() for u in (ramp, periodic_component(ramp))]
     assert energy[1] < 0.01 * energy[0]
 
 
