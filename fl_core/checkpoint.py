@@ -34,7 +34,7 @@ class Checkpoint:
     server: ServerState
     sites: Mapping[str, SiteState]
     record: Mapping[str, Any]  # losses and metrics of the round, as shown to people
-    plan: Mapping[str, Any]  # what was asked for, so that another run is not continued by mistake
+    identity: Mapping[str, Any]  # plan and data, so that another run is not continued by mistake
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -44,7 +44,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     server = checkpoint.server
     body = {
         "round": server.round,
-        "plan": checkpoint.plan,
+        "identity": checkpoint.identity,
         "record": checkpoint.record,
         "server": write_object(folder, pack(server)),
         "sites": {name: write_object(folder, pack(site)) for name, site in checkpoint.sites.items()},
@@ -75,7 +75,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     folder = path.parent.parent
     server = unpack(ServerState, read_object(folder, body["server"]))
     sites = {name: unpack(SiteState, read_object(folder, key)) for name, key in body["sites"].items()}
-    return Checkpoint(server, sites, body["record"], body["plan"])
+    return Checkpoint(server, sites, body["record"], body["identity"])
 
 
 def read_records(folder: Path, until: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Settings → one checked, serialisable value that says all of a training run but its data."""
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,8 +59,9 @@ class Plan:
         return self.rounds * self.local_steps // 2 if self.freeze_from is None else self.freeze_from
 
     def as_json(self) -> dict[str, Any]:
-        """A plain form that `plan_from_json` reads back."""
-        return asdict(self)
+        """A plain form, as JSON gives it back; `plan_from_json` reads it."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
 
 def plan_from_json(values: dict[str, Any]) -> Plan:

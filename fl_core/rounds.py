@@ -69,7 +69,8 @@ def run_rounds(
     check_sites(federation.sites)
     task = federation.task()
     place = task.workplace()
-    server, states = starting_point(federation, place, folder)
+    identity = federation.identity()
+    server, states = starting_point(task, place, folder, identity)
     with crew_of(task, place, workers, progress) as crew:
         while server.round < federation.plan.rounds:
             began = time.perf_counter()
@@ -81,7 +82,7 @@ def run_rounds(
             record = {**record_of(federation.plan, server, updates), "seconds": seconds}
             record["test"] = dict(report(evaluation)) if evaluation else None
             if folder is not None:
-                write_checkpoint(folder, Checkpoint(server, states, record, federation.identity()))
+                write_checkpoint(folder, Checkpoint(server, states, record, identity))
             yield Moment(server, states, record, evaluation)
 
 
@@ -105,15 +106,15 @@ def one_round(
 
 
 def starting_point(
-    federation: Federation, place: Workplace, folder: Path | None
+    task: Task, place: Workplace, folder: Path | None, identity: Mapping[str, Any]
 ) -> tuple[ServerState, Mapping[str, SiteState]]:
     """The last committed round of the folder, or the beginning."""
     found = read_latest(folder) if folder is not None else None
     if found is None:
-        return first_state(place.model), {site.name: SiteState() for site in federation.task().sites}
-    if found.plan != federation.identity():
+        return first_state(place.model), {site.name: SiteState() for site in task.sites}
+    if found.identity != identity:
         raise BadSetting(
-            f"{folder} holds a run with other {difference(found.plan, federation.identity())}: "
+            f"{folder} holds a run with other {difference(found.identity, identity)}: "
             "use the same settings to go on, or another folder"
         )
     log.info("going on after round %d", found.server.round)

@@ -48,7 +48,7 @@ class Watching:
     def moment(self, moment: Moment) -> None:
         """A round is committed."""
         self.bar.update(self.task, completed=moment.server.round)
-        self.console.print(round_line(self.plan, moment.record))
+        self.console.print(round_line(self.plan, moment.record), soft_wrap=True)
 
     def say_result(self, result: Mapping[str, Any], out: Path) -> None:
         """The final table, and where the files lie."""
