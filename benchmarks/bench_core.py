@@ -1,0 +1,221 @@
+"""The core against plain PyTorch and bare numpy: training steps, the loop, sums over sites, checkpoints."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.ratio import Ratio, best_times
+from fl_core.aggregate import aggregate, check_update
+from fl_core.checkpoint import write_object
+from fl_core.data import ArrayPatches, SiteData
+from fl_core.family import ALGORITHMS
+from fl_core.local import first_state, train_round, workplace
+from fl_core.models import build_model
+from fl_core.plan import Plan
+from fl_core.roles import Tensors, roles
+from fl_core.schedule import Schedule
+from fl_core.state import ServerState, SiteState, Update
+from fl_core.wire import pack
+
+SIZE, BATCH, SITES = 64, 32, 64
+STEPS = 4  # of a round that is timed
+THREADS = os.cpu_count() or 1
+
+
+def patches() -> SiteData:
+    """One site with noise for patches."""
+    rng = np.random.default_rng(0)
+    images = rng.random((4 * BATCH, 1, SIZE, SIZE), dtype=np.float32)
+    source = ArrayPatches(images, rng.integers(0, 5, len(images)), tuple("abcde"))
+    return SiteData("a", source, source, 0)
+
+
+def plan(algorithm: str) -> Plan:
+    """E steps on DenseNet-121 at 64 px, batch 32."""
+    rate = Schedule(0.01)
+    return Plan(algorithm, "densenet121", rate, local_steps=STEPS, batch=BATCH, device="cpu", threads=THREADS)
+
+
+def corrected_round(algorithm: str, data: SiteData) -> Callable[[], object]:
+    """A round in which the row's corrections are at work: the site has variates that differ from the server's."""
+    place = workplace(plan(algorithm), build_model("densenet121", 1, 5, 0))
+    server = first_state(place.model)
+    update, state = train_round(place, data, server, SiteState())
+    server = aggregate(place.plan.row, place.roles, server, [update], {"a": data.patches})
+    server = replace(server, c=scaled(server.c, 1.01), k=scaled(server.k, 1.01))
+    return lambda: train_round(place, data, server, state)
+
+
+def scaled(tensors: Tensors, factor: float) -> Tensors:
+    """Every tensor times a factor."""
+    return {name: tensor * factor for name, tensor in tensors.items()}
+
+
+def plain_round(data: SiteData) -> Callable[[], object]:
+    """The same work by hand: nn.BatchNorm2d, SGD, channels_last, batches cut from an array, loss read each step."""
+    torch.set_num_threads(THREADS)
+    model = build_model("densenet121", 1, 5, 0).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = data.train.read(np.arange(data.patches)), data.train.labels
+
+    def run() -> None:
+        model.train()
+        for step in range(STEPS):
+            chosen = slice(step * BATCH, (step + 1) * BATCH)
+            x = torch.from_numpy(images[chosen]).contiguous(memory_format=torch.channels_last)
+            loss = F.cross_entropy(model(x), torch.from_numpy(labels[chosen]))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            loss.item()
+
+    return run
+
+
+def measure_steps() -> list[Ratio]:
+    """Rounds of each form against the hand-written loop, in turns."""
+    data = patches()
+    bounds = {"fedavg": 1.05, "bn-scaffold-std": 1.05, "scaffold": None, "bn-scaffold": 1.25}
+    works = [plain_round(data), *(corrected_round(name, data) for name in bounds)]
+    plain, *times = best_times(*works, repeats=6)
+    return [
+        Ratio(f"{name}: round of {STEPS} steps / plain PyTorch", seconds / plain, at_most=bound,
+              detail=f"DenseNet-121, {SIZE} px, batch {BATCH}: {seconds / STEPS:.3f} s a step, plain {plain / STEPS:.3f}")
+        for (name, bound), seconds in zip(bounds.items(), times, strict=True)
+    ]  # fmt: skip
+
+
+def peak_of(algorithm: str) -> int:
+    """Peak memory in KiB of a fresh process that trains two rounds of the algorithm (`plain`: by hand)."""
+    words = [sys.executable, "-m", "benchmarks.bench_core", algorithm]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def measure_memory() -> list[Ratio]:
+    """Peak memory of a process that trains, against one that trains by hand."""
+    plain = peak_of("plain")
+    return [
+        Ratio(
+            f"{name}: peak memory / plain PyTorch",
+            peak_of(name) / plain,
+            at_most=1.1,
+            detail=f"plain {plain >> 10} MiB",
+        )
+        for name in ("fedavg", "bn-scaffold-std", "bn-scaffold")
+    ]
+
+
+def updates(model: nn.Module, count: int) -> Iterator[Update]:
+    """Updates that are made one at a time, each a copy of the model."""
+    tensors = first_state(model).model
+    names = roles(model).parameters
+    for i in range(count):
+        fresh = {name: tensor.clone() for name, tensor in tensors.items()}
+        yield Update(f"s{i}", 1, 100, 1, 0.0, fresh, {name: fresh[name] for name in names}, {})
+
+
+def measure_aggregation() -> list[Ratio]:
+    """64 sites' updates, checked and summed, against a bare numpy weighted sum of the same arrays."""
+    model = build_model("densenet121", 1, 5, 0)
+    row, parts, server = ALGORITHMS["fedavg"], roles(model), first_state(model)
+    held = [replace(update, c={}) for update in updates(model, 4)]
+    arrays = [[t.numpy() for t in update.model.values() if t.is_floating_point()] for update in held]
+
+    def ours() -> ServerState:
+        stream = (replace(held[i % 4], site=f"s{i}") for i in range(SITES))
+        checked = (check_update(row, parts, server, update) for update in stream)
+        return aggregate(row, parts, server, checked, {f"s{i}": 100 for i in range(SITES)})
+
+    def bare() -> object:
+        weight = np.float32(1 / SITES)
+        sums = [array * weight for array in arrays[0]]
+        for i in range(1, SITES):
+            for total, array in zip(sums, arrays[i % 4], strict=True):
+                total += array * weight
+        return sums
+
+    torch.set_num_threads(1)
+    bare_time, our_time = best_times(bare, ours, repeats=5)
+    return [
+        Ratio(f"sum of {SITES} DenseNet-121 updates, checked / bare numpy sum", our_time / bare_time, at_most=2.0,
+              detail=f"{our_time:.2f} s, bare {bare_time:.2f} s"),
+        Ratio("peak memory of that sum / one model", aggregation_peak(model), at_most=3.0, detail="measured in this process"),
+    ]  # fmt: skip
+
+
+def aggregation_peak(model: nn.Module) -> float:
+    """Growth of resident memory while 64 scaffold updates, made on the way, are summed, in updates."""
+    row, parts, server = ALGORITHMS["scaffold"], roles(model), first_state(model)
+    size = sum(t.numel() * t.element_size() for t in server.model.values())
+    before, peak, done = resident(), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            peak[0] = max(peak[0], resident())
+            time.sleep(0.002)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    patches = {f"s{i}": 100 for i in range(SITES)}
+    aggregate(row, parts, server, updates(model, SITES), patches)
+    done.set()
+    watcher.join()
+    return (peak[0] - before) / size
+
+
+def resident() -> int:
+    """Resident memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def measure_checkpoint() -> list[Ratio]:
+    """The server's full DenseNet-121 state, packed, hashed and synced, against a plain synced write of its bytes."""
+    model = build_model("densenet121", 1, 5, 0)
+    tensors, parts = first_state(model).model, roles(model)
+    state = ServerState(
+        1, tensors, {n: tensors[n] for n in parts.parameters}, {n: tensors[n] for n in parts.statistics}
+    )
+    data = pack(state)
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name)
+        (folder / "objects").mkdir()
+
+        def plain() -> None:
+            with (folder / "plain").open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+
+        plain_time, our_time = best_times(plain, lambda: write_object(folder, pack(state)), repeats=9)
+    detail = f"{len(data) / 1e6:.0f} MB: {our_time:.3f} s, plain {plain_time:.3f} s"
+    return [Ratio("checkpoint write / plain write with fsync", our_time / plain_time, at_most=2.0, detail=detail)]
+
+
+def measure() -> list[Ratio]:
+    """All of the core's figures."""
+    return [*measure_steps(), *measure_memory(), *measure_aggregation(), *measure_checkpoint()]
+
+
+def main(algorithm: str) -> None:
+    """Train two rounds and print the peak memory of this process in KiB."""
+    data = patches()
+    work = plain_round(data) if algorithm == "plain" else corrected_round(algorithm, data)
+    for _ in range(2):
+        work()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

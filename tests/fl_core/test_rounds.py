@@ -1,0 +1,158 @@
+"""Rounds on one machine: equal results however the sites are run, and errors that name site, tensor and step."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl_core.checkpoint import read_latest
+from fl_core.data import ArrayPatches, Images, SiteData
+from fl_core.exchange import Meeting
+from fl_core.family import ALGORITHMS
+from fl_core.models import build_model
+from fl_core.rounds import Federation, Moment, run_rounds
+from fl_core.schedule import Schedule
+from fl_core.wire import pack
+from mammofed.errors import BadSetting, TrainingFailed
+from tests.laws.toy import ALICE, BOB, DIFFERENT, TinyNet, plan, tiny_net, train
+
+SMALL = partial(build_model, "densenet-small", 1, 3, 0)
+
+
+def stripes(n: int, seed: int) -> ArrayPatches:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    images = rng.normal(size=(n, 1, 32, 32)).astype(np.float32)
+    return ArrayPatches(images, labels, ("a", "b", "c"))
+
+
+THREE = tuple(SiteData(f"s{i}", stripes(10 + i, i), stripes(9, 50 + i), i) for i in range(3))
+
+
+def final(name: str, workers: int) -> Moment:
+    planned = plan(name, rounds=2, local_steps=2, batch=4)
+    *_, last = run_rounds(Federation(planned, SMALL, THREE), lambda evaluation: {}, workers=workers)
+    return last
+
+
+@pytest.mark.parametrize(("name", "workers"), [("bn-scaffold-std", 2), ("fedbn+scaffold", 3), ("fedtan", 3)])
+def test_worker_processes_give_the_same_bits(name: str, workers: int) -> None:
+    here, there = final(name, 0), final(name, workers)
+    assert pack(here.server) == pack(there.server)
+    assert {n: pack(s) for n, s in here.states.items()} == {n: pack(s) for n, s in there.states.items()}
+
+
+def test_fedtan_refuses_fewer_workers_than_sites() -> None:
+    with pytest.raises(BadSetting, match="one for each site"):
+        final("fedtan", 2)
+
+
+class Exploding(nn.Module):
+    """A network whose loss is not finite once its weights have moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = TinyNet().double()
+        self.start = self.inner.out.bias.detach().clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        moved = not torch.equal(self.inner.out.bias, self.start)
+        found: Tensor = self.inner(x) * (torch.nan if moved else 1.0)
+        return found
+
+
+def test_a_loss_that_is_not_finite_names_site_round_and_step() -> None:
+    with pytest.raises(TrainingFailed, match="site 'a', round 1, step 2: the loss is not finite"):
+        train(DIFFERENT, plan("fedavg"), Exploding)
+
+
+def test_a_tensor_that_is_not_finite_is_named() -> None:
+    huge = plan("fedavg", schedule=Schedule(1e200))
+    with pytest.raises(TrainingFailed, match=r"site 'a', round 1, step 3: norm1.running_var is not finite"):
+        train(DIFFERENT, huge)
+
+
+def test_a_site_that_fails_leaves_the_last_good_round(tmp_path: Path) -> None:
+    wild = replace(BOB, train=Wild(BOB.train, from_read=6))  # two rounds of three steps are fine
+    federation = Federation(plan("bn-scaffold", rounds=9), tiny_net, (ALICE, wild))
+    with pytest.raises(TrainingFailed, match="site 'b', round 3, step 1: the loss is not finite"):
+        for _ in run_rounds(federation, lambda evaluation: {}, tmp_path):
+            pass
+    kept = read_latest(tmp_path)
+    assert kept is not None
+    assert kept.server.round == 2
+
+
+class Wild:
+    """Patches that turn into NaN after some reads."""
+
+    def __init__(self, inner: object, from_read: int) -> None:
+        assert isinstance(inner, ArrayPatches)
+        self.inner, self.left = inner, from_read
+        self.labels, self.classes, self.fingerprint = inner.labels, inner.classes, "wild"
+
+    def read(self, indices: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Images:
+        self.left -= 1
+        images = self.inner.read(indices)
+        return images if self.left >= 0 else images * np.float32(np.nan)
+
+
+def test_a_site_that_fails_in_a_meeting_keeps_nobody_waiting() -> None:
+    wild = replace(BOB, train=Wild(BOB.train, from_read=3))
+    with pytest.raises(TrainingFailed):
+        train((ALICE, wild), plan("fedtan"))
+    meeting = Meeting(2)
+    meeting.leave()
+    with pytest.raises(TrainingFailed, match="another site left"):
+        meeting.mean(0, np.zeros(2), 1)
+
+
+def test_another_run_is_not_continued(tmp_path: Path) -> None:
+    def go(seed: int, sites: tuple[SiteData, ...] = DIFFERENT) -> None:
+        planned = plan("fedavg", rounds=1, seed=seed, schedule=Schedule(0.1, milestones=(2,), factor=0.5))
+        for _ in run_rounds(Federation(planned, tiny_net, sites), lambda evaluation: {}, tmp_path):
+            pass
+
+    go(0)
+    go(0)  # finished: nothing to do, and no error
+    with pytest.raises(BadSetting, match="other seed"):
+        go(1)
+    with pytest.raises(BadSetting, match="other data"):
+        go(0, (ALICE,))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_resumed_run_ends_bit_identical(name: str, tmp_path: Path) -> None:
+    whole = train(DIFFERENT, plan(name, rounds=4))
+    for rounds in (2, 4):
+        federation = Federation(plan(name, rounds=rounds), tiny_net, DIFFERENT)
+        *_, last = run_rounds(federation, lambda evaluation: {}, tmp_path)
+    assert pack(last.server) == pack(whole.server)
+    assert {n: pack(s) for n, s in last.states.items()} == {n: pack(s) for n, s in whole.states.items()}
+
+
+def test_augmentation_has_a_generator_of_its_own_for_each_batch() -> None:
+    seen: list[float] = []
+
+    def augment(images: Images, generator: np.random.Generator) -> Images:
+        seen.append(float(generator.random()))
+        return images
+
+    federation = Federation(plan("fedavg", rounds=2), tiny_net, DIFFERENT, augment)
+    list(run_rounds(federation, lambda evaluation: {}))
+    assert len(set(seen)) == len(seen) == 12
+
+
+@pytest.mark.parametrize("name", ["fedbn", "local"])
+def test_rows_with_private_tensors_are_scored_by_one_model_a_site(name: str) -> None:
+    last = train(DIFFERENT, plan(name))
+    assert last.evaluation is not None
+    assert set(last.evaluation.by_site_model) == {"a", "b"}
+    assert len(last.evaluation.by_site_model["a"].labels) == 24
+    own, other = (last.evaluation.by_site_model[site].scores[:12] for site in ("a", "b"))
+    assert np.array_equal(own, last.evaluation.by_site["a"].scores)
+    assert not np.array_equal(own, other)
