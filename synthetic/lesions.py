@@ -13,6 +13,9 @@ from mammofed.errors import BadSetting
 
 CLASSES = ("background", "mass_benign", "mass_malignant", "calc_benign", "calc_malignant")
 BACKGROUND, MASS_BENIGN, MASS_MALIGNANT, CALC_BENIGN, CALC_MALIGNANT = range(5)
+LINE_WIDTH = np.float32(0.28)  # mm, of spicules and fibres
+BENIGN_OUTLINE = (0.0, 0.16, 0.04)  # largest moduli by order: oval and hardly more
+MALIGNANT_OUTLINE = (0.0, 0.23, 0.18, 0.16, 0.14, 0.13, 0.12, 0.11)  # lobes of all sizes
 
 Floats = NDArray[np.float32]
 Maps = NDArray[np.float32]  # (B, H, W), in standard deviations of the tissue's texture
@@ -53,14 +56,18 @@ def draw_lesions(labels: NDArray[np.int64], grid: Grid, rng: np.random.Generator
 def draw_masses(malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
     """Draw masses: round to oval and circumscribed, or irregular with spicules that leave its margin."""
     count = len(malignant)
-    radius = _uniform(rng, 1.5, 3.2, count)
+    # Between lobes there is no body: a tenth more radius gives both classes the same grey levels.
+    radius = _uniform(rng, 1.5, 3.2, count) * np.where(malignant, np.float32(1.1), np.float32(1))
     contrast = _uniform(rng, 2.0, 3.6, count)
-    outline = _outline(malignant, rng)
-    maps = _dome(centres, radius, outline, grid)
+    maps = np.empty((count, grid.size, grid.size), np.float32)
+    for sick, orders in ((False, BENIGN_OUTLINE), (True, MALIGNANT_OUTLINE)):
+        rows = np.flatnonzero(malignant == sick)
+        maps[rows] = _dome(centres[rows], radius[rows], _outline(len(rows), orders, rng), grid)
     rows = np.flatnonzero(malignant)
     if len(rows):
         maps[rows] += _spicules(centres[rows], radius[rows], grid, rng)
-    return maps * contrast[:, None, None]
+    maps *= contrast[:, None, None]
+    return maps
 
 
 def draw_calcifications(
@@ -77,7 +84,7 @@ def draw_calcifications(
     stretch = np.where(sick, _uniform(rng, 1, 3, (count, most)), _uniform(rng, 1, 1.2, (count, most)))
     sigma = np.where(sick, _uniform(rng, 0.1, 0.18, (count, most)), _uniform(rng, 0.2, 0.32, (count, most)))
     peak = (
-        np.where(sick, np.float32(1), np.float32(0.7))
+        np.where(sick, np.float32(1), np.float32(0.75))
         * _uniform(rng, 3.5, 7.0, (count, 1))
         * _uniform(rng, 0.6, 1.2, (count, most))
     )
@@ -87,20 +94,24 @@ def draw_calcifications(
     return stamp(specks, _uniform(rng, 0, np.pi, (count, most)), grid)
 
 
-def draw_fibres(count: int, grid: Grid, rng: np.random.Generator) -> Maps:
-    """Draw Cooper's ligaments, ducts and vessels: faint curved lines across the whole patch."""
-    most = 5
-    length = np.float32(1.5 * grid.field)
-    steps = int(np.ceil(length / grid.spacing / 0.8))
-    middle = _uniform(rng, -0.6, 0.6, (count, most, 1, 2)) * np.float32(grid.field)
-    angle = _uniform(rng, 0, 2 * np.pi, (count, most))
-    bend = _uniform(rng, -0.6, 0.6, (count, most)) / np.float32(grid.field)
-    along = np.linspace(-0.5, 0.5, steps, dtype=np.float32) * length
-    heading, normal = _direction(angle), _direction(angle + np.float32(np.pi / 2))
-    points = middle + along[:, None] * heading[:, :, None]
-    points += (bend[..., None] * along**2)[..., None] * normal[:, :, None]
-    strength = _uniform(rng, -0.2, 0.5, (count, most)).clip(0) * (length / steps)
-    return splat(points.reshape(count, -1, 2), np.repeat(strength, steps, axis=1), grid)
+def draw_fibres(count: int, grid: Grid, rng: np.random.Generator, most: int = 3) -> Maps:
+    """Draw Cooper's ligaments, ducts and vessels: faint curved lines across the whole patch.
+
+    A line is one position a row (or a column, for the steeper half of all headings), shared by two pixels.
+    """
+    t = np.linspace(-0.5, 0.5, grid.size, dtype=np.float32)
+    middle, slope, bend = (_uniform(rng, -w, w, (count, most, 1)) for w in (0.6, 1.0, 0.6))
+    across = ((middle + slope * t + bend * t * t) + np.float32(0.5)) * np.float32(grid.size)
+    strength = _uniform(rng, 0, 0.8, (count, most, 1)) * (LINE_WIDTH / np.float32(grid.spacing))
+    value = strength * np.sqrt(1 + np.square(slope + 2 * bend * t))
+    upright = rng.random((count, most, 1)) < 0.5
+    along, near = np.arange(grid.size), np.floor(across).astype(np.int64)
+    share = across - near
+    maps = np.zeros((count, grid.size, grid.size), np.float32)
+    for pixel, part in ((near, 1 - share), (near + 1, share)):
+        y, x = np.where(upright, along, pixel), np.where(upright, pixel, along)
+        _scatter(maps, np.arange(count)[:, None, None], y, x, value * part)
+    return maps
 
 
 @dataclass(frozen=True)
@@ -132,45 +143,41 @@ def stamp(specks: Specks, angle: Floats, grid: Grid) -> Maps:
     across = dx * axis[:, 0, None, None] - dy * axis[:, 1, None, None]
     exponent = np.square(along / long[:, None, None]) + np.square(across / short[:, None, None])
     value = np.exp(-0.5 * exponent) * (mass / (long * short))[:, None, None]
-    return _scatter(here[0][:, None, None], y, x, value, (len(angle), grid.size))
+    maps = np.zeros((len(angle), grid.size, grid.size), np.float32)
+    _scatter(maps, here[0][:, None, None], y, x, value)
+    return maps
 
 
 def splat(points: Floats, weight: Floats, grid: Grid) -> Maps:
-    """Spread points (B, K, 2) in mm over their four nearest pixels; weights (B, K) are height × mm."""
+    """Spread points (B, K, 2) in mm over their four nearest pixels; weights (B, K) are height × mm²."""
     at = points / np.float32(grid.spacing) + np.float32((grid.size - 1) / 2)
     corner = np.floor(at)
     part = at - corner
     y, x = corner[..., 0].astype(np.int64), corner[..., 1].astype(np.int64)
-    weight = weight / np.float32(grid.spacing)
+    weight = weight / np.float32(grid.spacing**2)
     row = np.arange(len(points))[:, None]
     maps = np.zeros((len(points), grid.size, grid.size), np.float32)
     for down, share_y in ((0, 1 - part[..., 0]), (1, part[..., 0])):
         for right, share_x in ((0, 1 - part[..., 1]), (1, part[..., 1])):
             value = weight * share_y * share_x
-            maps += _scatter(row, y + down, x + right, value, (len(points), grid.size))
+            _scatter(maps, row, y + down, x + right, value)
     return maps
 
 
 def _scatter(
-    row: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], value: Floats, shape: tuple[int, int]
-) -> Maps:
-    """Sum values at pixels of `count` square maps; what falls outside is dropped."""
-    count, size = shape
-    inside = (y >= 0) & (y < size) & (x >= 0) & (x < size)
-    flat = (row * size + y) * size + x
-    total = np.bincount(flat[inside], weights=value[inside], minlength=count * size * size)
-    return total.reshape(count, size, size).astype(np.float32)
+    maps: Maps, row: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], value: Floats
+) -> None:
+    """Add values to pixels of the maps; what falls outside is dropped."""
+    size = maps.shape[1]
+    inside = (y.view(np.uint64) < size) & (x.view(np.uint64) < size)
+    flat = np.where(inside, (row * size + y) * size + x, 0)
+    np.add.at(maps.reshape(-1), flat.reshape(-1), (value * inside).reshape(-1))
 
 
-def _outline(malignant: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.complex64]:
-    """Draw the Fourier coefficients (B, K) of the outline r(θ) = R (1 + Re Σ c_k e^{ikθ})."""
-    order = np.arange(1, 10)
-    benign_size = np.where(order == 2, 0.16, np.where(order == 3, 0.04, 0.0))
-    malignant_size = np.where(order >= 2, 0.32 / np.sqrt(order), 0.0)
-    size = np.where(malignant[:, None], malignant_size, benign_size)
-    shape = (len(malignant), len(order))
-    modulus = size * _uniform(rng, 0.4, 1.0, shape)
-    phase = _uniform(rng, 0, 2 * np.pi, shape)
+def _outline(count: int, largest: tuple[float, ...], rng: np.random.Generator) -> NDArray[np.complex64]:
+    """Draw the Fourier coefficients c_k (B, K) of outlines r(θ) = R (1 + Re Σ c_k e^{ikθ}), k from 1 to K."""
+    modulus = _uniform(rng, 0.4, 1.0, (count, len(largest))) * np.asarray(largest, np.float32)
+    phase = _uniform(rng, 0, 2 * np.pi, (count, len(largest)))
     return np.asarray(modulus * np.exp(1j * phase), dtype=np.complex64)
 
 
@@ -204,7 +211,7 @@ def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Genera
     start = centres[:, None] + np.float32(0.6) * radius[:, None, None] * _direction(angle)
     heading = _direction(angle + _uniform(rng, -0.25, 0.25, (count, most)))
     points = start[:, :, None] + (along * length[..., None])[..., None] * heading[:, :, None]
-    weight = (present * length)[..., None] * (np.float32(0.4) * (1 - along) / np.float32(steps))
+    weight = (LINE_WIDTH * present * length)[..., None] * (np.float32(0.45) * (1 - along) / np.float32(steps))
     return splat(points.reshape(count, -1, 2), weight.reshape(count, -1), grid)
 
 

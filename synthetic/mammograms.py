@@ -104,9 +104,9 @@ def _tissue(view: View, depth: Image, rng: np.random.Generator) -> Image:
     coarse = power_law_texture(1, side, rng, (3.0, 3.4))[0, :rows, :columns]
     fine = power_law_texture(1, side, rng, (2.4, 2.7))[0, :rows, :columns]
     gland = 1 / (1 + np.exp(-2.2 * (coarse + rng.uniform(-0.6, 0.8) + 0.03 * (depth.clip(0, 40) - 22))))
-    fibres = draw_fibres(14, Grid(side, view.spacing), rng).sum(axis=0)[:rows, :columns]
+    fibres = draw_fibres(1, Grid(side, view.spacing), rng, most=50)[0, :rows, :columns]
     fibres = gaussian_filter(fibres, 0.25 / view.spacing)
-    return np.asarray(0.75 * gland + 0.16 * fine + 0.4 * fibres, dtype=np.float32)
+    return np.asarray(0.75 * gland + 0.16 * fine + 0.3 * fibres, dtype=np.float32)
 
 
 def _free_place(depth: Image, muscle: Image, view: View, rng: np.random.Generator) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class Look:
 
     size: int = 64  # pixels a side
     field: float = 14.0  # mm a side: 256 pixels of a mammogram resized as by Shen et al.
-    density: float = 0.42  # mean grey level of the tissue
+    density: float = 0.58  # mean grey level of the tissue
     noise: float = 0.12  # white noise, in standard deviations of the tissue's texture
 
     def __post_init__(self) -> None:
@@ -62,10 +62,8 @@ class Styling:
 def draw_patches(labels: Labels, look: Look, seed: int, styling: Styling, workers: int = 2) -> Patches:
     """Draw one patch a label into one array."""
     patches = np.empty((len(labels), look.size, look.size), np.float32)
-    start = 0
-    for chunk in patch_chunks(labels, look, seed, styling, workers):
-        patches[start : start + len(chunk)] = chunk
-        start += len(chunk)
+    for number, chunk in enumerate(patch_chunks(labels, look, seed, styling, workers)):
+        patches[number * CHUNK : (number + 1) * CHUNK] = chunk
     return patches
 
 
@@ -144,8 +142,8 @@ def _expose(tissue: Patches, look: Look, rng: np.random.Generator) -> Patches:
     deviation = np.sqrt(np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2))
     tissue *= (1 / deviation)[:, None, None]
     tone = np.float32(0.8) * (draw[0] - np.float32(0.5))
-    contrast = np.float32(0.06) + np.float32(0.06) * draw[1]
-    mean = np.float32(look.density) + np.float32(0.2) * (draw[2] - np.float32(0.5))
+    contrast = np.float32(0.04) + np.float32(0.04) * draw[1]
+    mean = np.float32(look.density) + np.float32(0.1) * (draw[2] - np.float32(0.5))
     # z + t z² / (1 + |z|) rises everywhere for |t| < 1: a tone curve that hides how skewed the tissue is
     curve = tissue / (1 + np.abs(tissue))
     curve *= tone

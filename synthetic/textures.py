@@ -79,7 +79,11 @@ def power_law_spectra(
     power *= (1 / variance)[:, None, None]
     power += np.square(noise)[:, None, None]
     power[:, 0, 0] = 0
-    spectra = scipy.fft.rfft2(_white(len(beta), (size, size), rng))
+    # Each frequency sums size² samples, so that white noise of random bytes is as Gaussian as a normal one;
+    # its mean falls on the frequency 0 that is not used, and its variance is (256² − 1) / 12.
+    noise_bytes = np.frombuffer(rng.bytes(len(beta) * size**2), np.uint8).reshape(-1, size, size)
+    spectra = scipy.fft.rfft2(noise_bytes.astype(np.float32))
+    power *= np.float32(12 / (256**2 - 1))
     spectra *= np.sqrt(power, out=power)
     return np.asarray(spectra, dtype=np.complex64)
 
