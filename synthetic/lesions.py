@@ -105,8 +105,9 @@ def draw_fibres(count: int, grid: Grid, rng: np.random.Generator, most: int = 3)
     strength = _uniform(rng, 0, 0.8, (count, most, 1)) * (LINE_WIDTH / np.float32(grid.spacing))
     value = strength * np.sqrt(1 + np.square(slope + 2 * bend * t))
     upright = rng.random((count, most, 1)) < 0.5
-    along, near = np.arange(grid.size), np.floor(across).astype(np.int64)
-    share = across - near
+    floor = np.floor(across)
+    share = across - floor
+    along, near = np.arange(grid.size), floor.astype(np.int64)
     maps = np.zeros((count, grid.size, grid.size), np.float32)
     for pixel, part in ((near, 1 - share), (near + 1, share)):
         y, x = np.where(upright, along, pixel), np.where(upright, pixel, along)
@@ -133,18 +134,17 @@ def stamp(specks: Specks, angle: Floats, grid: Grid) -> Maps:
     long, short = (np.hypot(s[here] / np.float32(grid.spacing), pixel) for s in (specks.long, specks.short))
     mass = specks.peak[here] * specks.long[here] * specks.short[here] / np.float32(grid.spacing**2)
     reach = int(np.ceil(2.5 * long.max(initial=pixel)))
-    offset = np.arange(-reach, reach + 1)
-    corner = np.rint(at).astype(np.int64)
-    y = (corner[:, 0, None] + offset)[:, :, None]
-    x = (corner[:, 1, None] + offset)[:, None, :]
-    dy, dx = y - at[:, 0, None, None], x - at[:, 1, None, None]
+    pixels = np.rint(at)[:, :, None] + np.arange(-reach, reach + 1, dtype=np.float32)  # (n, 2, 2 reach + 1)
+    offset = pixels - at[:, :, None]
+    dy, dx = offset[:, 0, :, None], offset[:, 1, None, :]
+    y, x = (pixels[:, axis].astype(np.int64) for axis in (0, 1))
     axis = _direction(angle[here])
     along = dy * axis[:, 0, None, None] + dx * axis[:, 1, None, None]
     across = dx * axis[:, 0, None, None] - dy * axis[:, 1, None, None]
     exponent = np.square(along / long[:, None, None]) + np.square(across / short[:, None, None])
     value = np.exp(-0.5 * exponent) * (mass / (long * short))[:, None, None]
     maps = np.zeros((len(angle), grid.size, grid.size), np.float32)
-    _scatter(maps, here[0][:, None, None], y, x, value)
+    _scatter(maps, here[0][:, None, None], y[:, :, None], x[:, None, :], value)
     return maps
 
 

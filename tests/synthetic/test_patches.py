@@ -57,7 +57,7 @@ def test_any_size_can_be_drawn(size: int) -> None:
 
 
 def test_a_style_changes_the_grey_levels_and_nothing_else() -> None:
-    style = parse_style("sigmoid:0.4:0.2")
+    style = parse_style("sigmoid:0.58:0.2")
     plain, styled = synthetic_patches(20, 32, 3)[0], synthetic_patches(20, 32, 3, style)[0]
     assert np.array_equal(styled, apply_styles(plain.copy(), (style,), np.zeros(20, np.int64)))
     assert styled.std() > 2 * plain.std()
