@@ -1,7 +1,7 @@
 """Labels and a pixel grid → sharp maps of masses, calcifications and fibres, before the blur of imaging.
 
-All sizes are in millimetres and become pixels by the grid's spacing. The classes differ by shape alone: size,
-contrast and position of benign and malignant come from the same distributions.
+All sizes are in millimetres and become pixels by the grid's spacing. Classes differ by shape and number:
+position is drawn alike, and size and contrast such that grey-level statistics hardly differ.
 """
 
 from dataclasses import dataclass
