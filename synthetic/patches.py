@@ -51,7 +51,7 @@ def synthetic_patches(
     return draw_patches(labels, Look(size), seed, Styling((style,), np.zeros(n, np.int64)), workers), labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Styling:
     """Which of some styles each patch has."""
 
@@ -97,7 +97,7 @@ def draw_chunk(labels: Labels, look: Look, rng: np.random.Generator) -> Patches:
     noise = rng.uniform(0.6, 1.4, count).astype(np.float32) * np.float32(look.noise)
     spectra = power_law_spectra(grid.size, beta, noise, rng)
     blur = rng.uniform(0.08, 0.2, count).astype(np.float32)  # mm, standard deviation
-    spectra += _blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
+    spectra += blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
     return _expose(scipy.fft.irfft2(spectra, s=(grid.size, grid.size)), look, rng)
 
 
@@ -125,7 +125,7 @@ def balanced_labels(n: int, weights: NDArray[np.float64], seed: int) -> Labels:
     return rng.permutation(np.repeat(np.arange(len(weights)), counts))
 
 
-def _blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDArray[np.complex64]:
+def blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDArray[np.complex64]:
     """Multiply by the transfer function of a Gaussian blur of sigma (B,) pixels."""
     size = spectra.shape[1]
     f = np.arange(size // 2 + 1, dtype=np.float32) / np.float32(size)

@@ -21,7 +21,7 @@ TRAIN, VALIDATION, TEST = range(3)  # branches of a federation's seed
 STYLES = 2  # branch of a part's seed, beside its labels and its chunks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PatchArray:
     """Patches in memory, as a patch source."""
 

@@ -12,6 +12,7 @@ from mammofed.errors import BadData, BadSetting
 
 Image = NDArray[np.float32]  # (H, W)
 Images = NDArray[np.float32]  # (B, H, W)
+Shape = tuple[int, int] | None  # of the texture, at least the sample's; the sample's own when None
 Spectra = NDArray[np.complex64]  # (B, H, W // 2 + 1), of real images
 
 
@@ -36,12 +37,7 @@ def periodic_component(image: NDArray[np.floating]) -> Image:
     return np.asarray(u - scipy.fft.irfft2(s_hat, s=u.shape), dtype=np.float32)
 
 
-def random_phase_noise(
-    sample: Image,  # (M, N)
-    count: int,
-    rng: np.random.Generator,
-    shape: tuple[int, int] | None = None,  # at least (M, N); the sample's own when None
-) -> Images:
+def random_phase_noise(sample: Image, count: int, rng: np.random.Generator, shape: Shape = None) -> Images:
     """Draw textures with the modulus of the sample's spectrum, its mean, and random phases (section II.B)."""
     spot, mean = _spot(sample, shape)
     phases = scipy.fft.rfft2(_white(count, spot.shape, rng))
@@ -50,12 +46,7 @@ def random_phase_noise(
     return mean + _inverse(phases * spectrum, spot.shape)
 
 
-def spot_noise(
-    sample: Image,  # (M, N)
-    count: int,
-    rng: np.random.Generator,
-    shape: tuple[int, int] | None = None,  # at least (M, N); the sample's own when None
-) -> Images:
+def spot_noise(sample: Image, count: int, rng: np.random.Generator, shape: Shape = None) -> Images:
     """Draw asymptotic discrete spot noise, mean + (MN)^(-1/2) (f − mean) * W (section II.C)."""
     spot, mean = _spot(sample, shape)
     kernel = scipy.fft.rfft2(spot) / np.float32(np.sqrt(spot.size))
@@ -99,7 +90,7 @@ def power_law_texture(
     return _inverse(spectra, (size, size))
 
 
-def _spot(sample: Image, shape: tuple[int, int] | None) -> tuple[Image, np.float32]:
+def _spot(sample: Image, shape: Shape) -> tuple[Image, np.float32]:
     """Return the centred periodic component, with smooth edges in a larger frame when one is asked for."""
     periodic = periodic_component(sample)
     mean = periodic.mean(dtype=np.float64).astype(np.float32)
