@@ -174,9 +174,7 @@ def _site(settings: FederationSettings, number: int, seed: int, workers: int) ->
     held = max(1, round(site.patches * settings.validation))
     train = _source(site.patches - held, number, settings, _part_seed(seed, number, TRAIN), workers)
     validation = _source(held, number, settings, _part_seed(seed, number, VALIDATION), workers)
-    share = settings.test * (number + 1) // len(settings.sites) - settings.test * number // len(
-        settings.sites
-    )
+    share = len(range(number, settings.test, len(settings.sites)))
     pure = replace(settings, skew=1.0, label_skew=0.0)
     test = _source(share, number, pure, _part_seed(seed, number, TEST), workers)
     return SyntheticSite(site.name, site.style, train, validation, test)
