@@ -50,10 +50,11 @@ def test_the_sites_tests_are_the_shared_test_set() -> None:
     assert abs(len(sites[0].test) - len(sites[1].test)) <= 1
 
 
-def test_parts_share_no_patch() -> None:
+@pytest.mark.parametrize("settings", [SMALL, replace(SMALL, sites=sites_of(5, 60), label_skew=1.0)])
+def test_parts_share_no_patch(settings: FederationSettings) -> None:
     seen = [
         patch.tobytes()
-        for site in federation(SMALL, 0)
+        for site in federation(settings, 0)
         for part in (site.train, site.validation, site.test)
         for patch in part.images
     ]
