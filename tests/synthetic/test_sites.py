@@ -50,7 +50,9 @@ def test_the_sites_tests_are_the_shared_test_set() -> None:
     assert abs(len(sites[0].test) - len(sites[1].test)) <= 1
 
 
-@pytest.mark.parametrize("settings", [SMALL, replace(SMALL, sites=sites_of(5, 60), label_skew=1.0)])
+@pytest.mark.parametrize(
+    "settings", [SMALL, replace(SMALL, sites=sites_of(5, 60), label_skew=1.0, validation=0.5)]
+)
 def test_parts_share_no_patch(settings: FederationSettings) -> None:
     seen = [
         patch.tobytes()
