@@ -80,6 +80,8 @@ def test_density_skew_orders_the_sites() -> None:
     densities = [site_look(number, settings).density for number in range(5)]
     assert densities == sorted(densities)
     assert densities[-1] - densities[0] == pytest.approx(0.2)
+    alike = replace(settings, density_skew=0.0)
+    assert len({site_look(number, alike).density for number in range(5)}) == 1
 
 
 def test_each_site_reads_as_a_patch_source() -> None:
