@@ -9,7 +9,7 @@ from benchmarks.ratio import Ratio, best_times
 from mammo.style import NO_STYLE
 from synthetic.patches import CHUNK, Look, Styling, patch_chunks, synthetic_patches
 
-SIZE, COUNT = 64, 40 * CHUNK
+SIZE, COUNT = 64, 20 * CHUNK
 
 
 def bare_ffts(count: int) -> None:

@@ -5,6 +5,7 @@ position is drawn alike, and size and contrast such that grey-level statistics h
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,9 @@ from mammofed.errors import BadSetting
 CLASSES = ("background", "mass_benign", "mass_malignant", "calc_benign", "calc_malignant")
 BACKGROUND, MASS_BENIGN, MASS_MALIGNANT, CALC_BENIGN, CALC_MALIGNANT = range(5)
 LINE_WIDTH = np.float32(0.28)  # mm, of spicules and fibres
-BENIGN_OUTLINE = (0.0, 0.16, 0.04)  # largest moduli by order: oval and hardly more
-MALIGNANT_OUTLINE = (0.0, 0.23, 0.18, 0.16, 0.14, 0.13, 0.12, 0.11)  # lobes of all sizes
+TURN = 512  # entries of a tabled outline
+BENIGN_OUTLINE = (0.16, 0.04, 0.0, 0.0, 0.0, 0.0, 0.0)  # largest |c_k|, k from 2: oval and hardly more
+MALIGNANT_OUTLINE = (0.23, 0.18, 0.16, 0.14, 0.13, 0.12, 0.11)  # lobes of all sizes
 
 Floats = NDArray[np.float32]
 Maps = NDArray[np.float32]  # (B, H, W), in standard deviations of the tissue's texture
@@ -59,10 +61,7 @@ def draw_masses(malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: 
     # Between lobes there is no body: a tenth more radius gives both classes the same grey levels.
     radius = _uniform(rng, 1.5, 3.2, count) * np.where(malignant, np.float32(1.1), np.float32(1))
     contrast = _uniform(rng, 2.0, 3.6, count)
-    maps = np.empty((count, grid.size, grid.size), np.float32)
-    for sick, orders in ((False, BENIGN_OUTLINE), (True, MALIGNANT_OUTLINE)):
-        rows = np.flatnonzero(malignant == sick)
-        maps[rows] = _dome(centres[rows], radius[rows], _outline(len(rows), orders, rng), grid)
+    maps = _domes(centres, radius[:, None] * _outlines(malignant, rng), grid)
     rows = np.flatnonzero(malignant)
     if len(rows):
         maps[rows] += _spicules(centres[rows], radius[rows], grid, rng)
@@ -174,30 +173,42 @@ def _scatter(
     np.add.at(maps.reshape(-1), flat.reshape(-1), (value * inside).reshape(-1))
 
 
-def _outline(count: int, largest: tuple[float, ...], rng: np.random.Generator) -> NDArray[np.complex64]:
-    """Draw the Fourier coefficients c_k (B, K) of outlines r(θ) = R (1 + Re Σ c_k e^{ikθ}), k from 1 to K."""
-    modulus = _uniform(rng, 0.4, 1.0, (count, len(largest))) * np.asarray(largest, np.float32)
-    phase = _uniform(rng, 0, 2 * np.pi, (count, len(largest)))
-    return np.asarray(modulus * np.exp(1j * phase), dtype=np.complex64)
+def _outlines(malignant: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+    """Draw outlines r = 1 + Re Σ c_k e^{ikθ}, tabled (B, TURN + 1) over a whole turn."""
+    largest = np.where(malignant[:, None], MALIGNANT_OUTLINE, BENIGN_OUTLINE).astype(np.float32)
+    modulus = largest * _uniform(rng, 0.4, 1.0, largest.shape)
+    phase = _uniform(rng, 0, 2 * np.pi, largest.shape)
+    parts = np.concatenate([modulus * np.cos(phase), -modulus * np.sin(phase)], axis=1)
+    return np.maximum(1 + parts @ _harmonics(), np.float32(0.25))
 
 
-def _dome(centres: Floats, radius: Floats, outline: NDArray[np.complex64], grid: Grid) -> Maps:
-    """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, by Horner's rule in e^{iθ}."""
-    axis = (np.arange(grid.size, dtype=np.float32) - np.float32((grid.size - 1) / 2)) * np.float32(
-        grid.spacing
-    )
-    y = axis[None, :, None] - centres[:, 0, None, None]
-    x = axis[None, None, :] - centres[:, 1, None, None]
-    rho = np.sqrt(y * y + x * x) + np.float32(1e-6)
-    turn = np.empty(rho.shape, np.complex64)
-    np.divide(x, rho, out=turn.real)
-    np.divide(y, rho, out=turn.imag)
-    total = turn * outline[:, -1, None, None]
-    for k in range(outline.shape[1] - 2, -1, -1):
-        total += outline[:, k, None, None]
-        total *= turn
-    reach = radius[:, None, None] * np.maximum(1 + total.real, np.float32(0.25))
-    return np.asarray(np.sqrt(np.maximum(1 - np.square(rho / reach), 0)), dtype=np.float32)
+@cache
+def _harmonics() -> Floats:
+    """Return cos kθ and sin kθ over a turn of the diamond |x| + |y| = 1: pixels need no arctangent."""
+    u = np.arange(TURN + 1) * 4 / TURN
+    x = np.where(u < 2, 1 - u, u - 3)
+    y = np.where(u < 2, 1, -1) * (1 - np.abs(x))
+    turns = np.arange(2, 2 + len(MALIGNANT_OUTLINE))[:, None] * np.arctan2(y, x)
+    return np.concatenate([np.cos(turns), np.sin(turns)]).astype(np.float32)
+
+
+def _domes(centres: Floats, outlines: Floats, grid: Grid) -> Maps:
+    """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, of outlines (B, TURN + 1) in mm."""
+    middle = np.float32((grid.size - 1) / 2)
+    axis = (np.arange(grid.size, dtype=np.float32) - middle) * np.float32(grid.spacing)
+    y = axis[:, None] - centres[:, 0, None, None]
+    x = axis - centres[:, 1, None, None]
+    # on the diamond, u = 1 − x above and 3 + x below, and a quarter of a turn is 1
+    place = x / (np.abs(x) + np.abs(y) + np.float32(1e-6))
+    half = np.where(y < 0, np.float32(TURN / 4), np.float32(-TURN / 4))
+    place *= half
+    place += np.float32(TURN / 2) + half
+    place += np.arange(len(centres), dtype=np.float32)[:, None, None] * np.float32(TURN + 1)
+    thickness = (1 / np.square(outlines)).reshape(-1)[place.astype(np.intp)]
+    thickness *= y * y + x * x
+    np.subtract(1, thickness, out=thickness)
+    np.maximum(thickness, 0, out=thickness)
+    return np.asarray(np.sqrt(thickness, out=thickness))
 
 
 def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
@@ -206,7 +217,7 @@ def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Genera
     angle = _uniform(rng, 0, 2 * np.pi, (count, most))
     present = np.arange(most) < rng.integers(10, most + 1, (count, 1))
     length = radius[:, None] * _uniform(rng, 0.8, 1.8, (count, most))
-    steps = int(np.ceil(length.max() / grid.spacing / 0.8))
+    steps = int(np.ceil(length.max() / grid.spacing))
     along = (np.arange(steps, dtype=np.float32) + np.float32(0.5)) / np.float32(steps)
     start = centres[:, None] + np.float32(0.6) * radius[:, None, None] * _direction(angle)
     heading = _direction(angle + _uniform(rng, -0.25, 0.25, (count, most)))

@@ -98,6 +98,7 @@ def draw_chunk(labels: Labels, look: Look, rng: np.random.Generator) -> Patches:
     spectra = power_law_spectra(grid.size, beta, noise, rng)
     blur = rng.uniform(0.08, 0.2, count).astype(np.float32)  # mm, standard deviation
     spectra += blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
+    spectra[:, 0, 0] = 0
     return _expose(scipy.fft.irfft2(spectra, s=(grid.size, grid.size)), look, rng)
 
 
@@ -136,19 +137,20 @@ def blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDArr
 
 
 def _expose(tissue: Patches, look: Look, rng: np.random.Generator) -> Patches:
-    """Set mean, contrast and tone curve per patch, so that no global grey level tells what is drawn."""
+    """Give tissue of mean 0 its mean, contrast and tone curve, at random: grey levels tell no class."""
     draw = rng.random((3, len(tissue), 1, 1), dtype=np.float32)
-    tissue -= tissue.mean(axis=(1, 2), keepdims=True)
-    deviation = np.sqrt(np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2))
-    tissue *= (1 / deviation)[:, None, None]
     tone = np.float32(0.8) * (draw[0] - np.float32(0.5))
     contrast = np.float32(0.04) + np.float32(0.04) * draw[1]
     mean = np.float32(look.density) + np.float32(0.1) * (draw[2] - np.float32(0.5))
-    # z + t z² / (1 + |z|) rises everywhere for |t| < 1: a tone curve that hides how skewed the tissue is
-    curve = tissue / (1 + np.abs(tissue))
-    curve *= tone
-    curve += 1
+    variance = np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2)
+    deviation = np.sqrt(variance)[:, None, None]
+    # mean + contrast (z + t z² / (1 + |z|)) with z = tissue / deviation: it rises everywhere for |t| < 1,
+    # and hides how skewed the tissue is
+    curve = np.abs(tissue)
+    curve += deviation
+    np.divide(tissue, curve, out=curve)
+    curve *= tone * contrast / deviation
+    curve += contrast / deviation
     curve *= tissue
-    curve *= contrast
     curve += mean
     return np.asarray(curve.clip(0, 1, out=curve), dtype=np.float32)

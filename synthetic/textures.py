@@ -4,6 +4,8 @@ Random phase noise and asymptotic discrete spot noise are those of Galerne, Gous
 periodic component is Moisan's (2011); the power law is the usual model of breast parenchyma without a sample.
 """
 
+from functools import cache
+
 import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
@@ -14,6 +16,9 @@ Image = NDArray[np.float32]  # (H, W)
 Images = NDArray[np.float32]  # (B, H, W)
 Shape = tuple[int, int] | None  # of the texture, at least the sample's; the sample's own when None
 Spectra = NDArray[np.complex64]  # (B, H, W // 2 + 1), of real images
+
+
+BYTE_POWER = np.float32(12 / (256**2 - 1))  # inverse variance of uniform bytes
 
 
 def periodic_component(image: NDArray[np.floating]) -> Image:
@@ -64,17 +69,17 @@ def power_law_spectra(
     Independent Gaussian fields add by their power spectra, so that texture and noise are one drawing.
     """
     log_f, multiplicity = _log_frequency(size)
-    power = np.exp(-beta[:, None, None] * log_f)
+    power = -beta[:, None, None] * log_f
+    np.exp(power, out=power)
     power[:, 0, 0] = 0
     variance = np.einsum("bij,j->b", power, multiplicity) / size**2
-    power *= (1 / variance)[:, None, None]
-    power += np.square(noise)[:, None, None]
+    power *= (BYTE_POWER / variance)[:, None, None]
+    power += (BYTE_POWER * np.square(noise))[:, None, None]
     power[:, 0, 0] = 0
-    # Each frequency sums size² samples, so that white noise of random bytes is as Gaussian as a normal one;
-    # its mean falls on the frequency 0 that is not used, and its variance is (256² − 1) / 12.
+    # Each frequency sums size² samples, so that random bytes are as Gaussian as a normal noise; their mean
+    # falls on the frequency 0, which is not used.
     noise_bytes = np.frombuffer(rng.bytes(len(beta) * size**2), np.uint8).reshape(-1, size, size)
     spectra = scipy.fft.rfft2(noise_bytes.astype(np.float32))
-    power *= np.float32(12 / (256**2 - 1))
     spectra *= np.sqrt(power, out=power)
     return np.asarray(spectra, dtype=np.complex64)
 
@@ -123,6 +128,7 @@ def _inverse(spectra: NDArray[np.complexfloating], shape: tuple[int, ...]) -> Im
     return np.asarray(scipy.fft.irfft2(spectra, s=shape), dtype=np.float32)
 
 
+@cache
 def _log_frequency(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return log f of the half spectrum (0 at f = 0), and how often each column counts in the whole one."""
     f = np.hypot(scipy.fft.fftfreq(size)[:, None], scipy.fft.rfftfreq(size)[None, :]) * size
