@@ -94,8 +94,10 @@ def draw_chunk(labels: Labels, look: Look, rng: np.random.Generator) -> Patches:
     maps = draw_lesions(labels, grid, rng)
     maps += draw_fibres(count, grid, rng)
     beta = rng.uniform(2.6, 3.2, count).astype(np.float32)
+    turn = rng.uniform(0, 2 * np.pi, count)
+    grain = rng.uniform(0, 1.2, (count, 1)) * np.column_stack([np.cos(turn), np.sin(turn)])
     noise = rng.uniform(0.6, 1.4, count).astype(np.float32) * np.float32(look.noise)
-    spectra = power_law_spectra(grid.size, beta, noise, rng)
+    spectra = power_law_spectra(grid.size, beta, grain.astype(np.float32), noise, rng)
     blur = rng.uniform(0.08, 0.2, count).astype(np.float32)  # mm, standard deviation
     spectra += blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
     spectra[:, 0, 0] = 0

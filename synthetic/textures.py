@@ -61,15 +61,17 @@ def spot_noise(sample: Image, count: int, rng: np.random.Generator, shape: Shape
 def power_law_spectra(
     size: int,
     beta: NDArray[np.float32],  # (B,), exponent of the power spectrum 1 / f^β
+    grain: NDArray[np.float32],  # (B, 2), orientation φ₀ of strength g as (g cos 2φ₀, g sin 2φ₀)
     noise: NDArray[np.float32],  # (B,), standard deviation of white noise beside the texture's of 1
     rng: np.random.Generator,
 ) -> Spectra:
     """Draw spectra of power-law textures of unit variance with white noise added.
 
+    The power at a frequency f of direction φ is f^-β exp(g cos 2(φ − φ₀)): streaks at a right angle to φ₀.
     Independent Gaussian fields add by their power spectra, so that texture and noise are one drawing.
     """
-    log_f, multiplicity = _log_frequency(size)
-    power = -beta[:, None, None] * log_f
+    terms, multiplicity = _log_power_terms(size)
+    power = (np.column_stack([beta, grain]) @ terms).reshape(len(beta), size, -1)
     np.exp(power, out=power)
     power[:, 0, 0] = 0
     variance = np.einsum("bij,j->b", power, multiplicity) / size**2
@@ -91,7 +93,8 @@ def power_law_texture(
     if size < 4 or count < 1:
         raise BadSetting(f"{count} textures of {size} pixels: at least one of at least 4 pixels is needed")
     exponents = rng.uniform(*beta, count).astype(np.float32)
-    spectra = power_law_spectra(size, exponents, np.zeros(count, np.float32), rng)
+    isotropic, noiseless = np.zeros((count, 2), np.float32), np.zeros(count, np.float32)
+    spectra = power_law_spectra(size, exponents, isotropic, noiseless, rng)
     return _inverse(spectra, (size, size))
 
 
@@ -129,12 +132,14 @@ def _inverse(spectra: NDArray[np.complexfloating], shape: tuple[int, ...]) -> Im
 
 
 @cache
-def _log_frequency(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return log f of the half spectrum (0 at f = 0), and how often each column counts in the whole one."""
-    f = np.hypot(scipy.fft.fftfreq(size)[:, None], scipy.fft.rfftfreq(size)[None, :]) * size
-    f[0, 0] = 1
+def _log_power_terms(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return −log f, cos 2φ, sin 2φ (3, H (W // 2 + 1)), and how often a column counts in the whole."""
+    y, x = np.meshgrid(scipy.fft.fftfreq(size), scipy.fft.rfftfreq(size), indexing="ij")
+    square = (y**2 + x**2) * size**2
+    square[0, 0] = 1
+    terms = [-0.5 * np.log(square), (x**2 - y**2) * size**2 / square, 2 * x * y * size**2 / square]
     multiplicity = np.full(size // 2 + 1, 2, np.float32)
     multiplicity[0] = 1
     if size % 2 == 0:
         multiplicity[-1] = 1
-    return np.log(f).astype(np.float32), multiplicity
+    return np.stack(terms).reshape(3, -1).astype(np.float32), multiplicity
