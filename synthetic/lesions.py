@@ -1,10 +1,11 @@
 """Labels and a pixel grid → sharp maps of masses, calcifications and fibres, before the blur of imaging.
 
-All sizes are in millimetres and become pixels by the grid's spacing. The classes differ by shape alone: size,
-contrast and position of benign and malignant come from the same distributions.
+All sizes are in millimetres and become pixels by the grid's spacing. Classes differ by shape and number:
+position is drawn alike, and size and contrast such that grey-level statistics hardly differ.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ from mammofed.errors import BadSetting
 
 CLASSES = ("background", "mass_benign", "mass_malignant", "calc_benign", "calc_malignant")
 BACKGROUND, MASS_BENIGN, MASS_MALIGNANT, CALC_BENIGN, CALC_MALIGNANT = range(5)
+LINE_WIDTH = np.float32(0.28)  # mm, of spicules and fibres
+TURN = 512  # entries of a tabled outline
+BENIGN_OUTLINE = (0.16, 0.04, 0.0, 0.0, 0.0, 0.0, 0.0)  # largest |c_k|, k from 2: oval and hardly more
+MALIGNANT_OUTLINE = (0.23, 0.18, 0.16, 0.14, 0.13, 0.12, 0.11)  # lobes of all sizes
 
 Floats = NDArray[np.float32]
 Maps = NDArray[np.float32]  # (B, H, W), in standard deviations of the tissue's texture
@@ -53,14 +58,15 @@ def draw_lesions(labels: NDArray[np.int64], grid: Grid, rng: np.random.Generator
 def draw_masses(malignant: NDArray[np.bool_], centres: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
     """Draw masses: round to oval and circumscribed, or irregular with spicules that leave its margin."""
     count = len(malignant)
-    radius = _uniform(rng, 1.5, 3.2, count)
+    # Between lobes there is no body: a tenth more radius gives both classes the same grey levels.
+    radius = _uniform(rng, 1.5, 3.2, count) * np.where(malignant, np.float32(1.1), np.float32(1))
     contrast = _uniform(rng, 2.0, 3.6, count)
-    outline = _outline(malignant, rng)
-    maps = _dome(centres, radius, outline, grid)
+    maps = _domes(centres, radius[:, None] * _outlines(malignant, rng), grid)
     rows = np.flatnonzero(malignant)
     if len(rows):
         maps[rows] += _spicules(centres[rows], radius[rows], grid, rng)
-    return maps * contrast[:, None, None]
+    maps *= contrast[:, None, None]
+    return maps
 
 
 def draw_calcifications(
@@ -77,7 +83,7 @@ def draw_calcifications(
     stretch = np.where(sick, _uniform(rng, 1, 3, (count, most)), _uniform(rng, 1, 1.2, (count, most)))
     sigma = np.where(sick, _uniform(rng, 0.1, 0.18, (count, most)), _uniform(rng, 0.2, 0.32, (count, most)))
     peak = (
-        np.where(sick, np.float32(1), np.float32(0.7))
+        np.where(sick, np.float32(1), np.float32(0.75))
         * _uniform(rng, 3.5, 7.0, (count, 1))
         * _uniform(rng, 0.6, 1.2, (count, most))
     )
@@ -87,20 +93,25 @@ def draw_calcifications(
     return stamp(specks, _uniform(rng, 0, np.pi, (count, most)), grid)
 
 
-def draw_fibres(count: int, grid: Grid, rng: np.random.Generator) -> Maps:
-    """Draw Cooper's ligaments, ducts and vessels: faint curved lines across the whole patch."""
-    most = 5
-    length = np.float32(1.5 * grid.field)
-    steps = int(np.ceil(length / grid.spacing / 0.8))
-    middle = _uniform(rng, -0.6, 0.6, (count, most, 1, 2)) * np.float32(grid.field)
-    angle = _uniform(rng, 0, 2 * np.pi, (count, most))
-    bend = _uniform(rng, -0.6, 0.6, (count, most)) / np.float32(grid.field)
-    along = np.linspace(-0.5, 0.5, steps, dtype=np.float32) * length
-    heading, normal = _direction(angle), _direction(angle + np.float32(np.pi / 2))
-    points = middle + along[:, None] * heading[:, :, None]
-    points += (bend[..., None] * along**2)[..., None] * normal[:, :, None]
-    strength = _uniform(rng, -0.2, 0.5, (count, most)).clip(0) * (length / steps)
-    return splat(points.reshape(count, -1, 2), np.repeat(strength, steps, axis=1), grid)
+def draw_fibres(count: int, grid: Grid, rng: np.random.Generator, most: int = 3) -> Maps:
+    """Draw Cooper's ligaments, ducts and vessels: faint curved lines across the whole patch.
+
+    A line is one position a row (or a column, for the steeper half of all headings), shared by two pixels.
+    """
+    t = np.linspace(-0.5, 0.5, grid.size, dtype=np.float32)
+    middle, slope, bend = (_uniform(rng, -w, w, (count, most, 1)) for w in (0.6, 1.0, 0.6))
+    across = ((middle + slope * t + bend * t * t) + np.float32(0.5)) * np.float32(grid.size)
+    strength = _uniform(rng, 0, 0.8, (count, most, 1)) * (LINE_WIDTH / np.float32(grid.spacing))
+    value = strength * np.sqrt(1 + np.square(slope + 2 * bend * t))
+    upright = rng.random((count, most, 1)) < 0.5
+    floor = np.floor(across)
+    share = across - floor
+    along, near = np.arange(grid.size), floor.astype(np.int64)
+    maps = np.zeros((count, grid.size, grid.size), np.float32)
+    for pixel, part in ((near, 1 - share), (near + 1, share)):
+        y, x = np.where(upright, along, pixel), np.where(upright, pixel, along)
+        _scatter(maps, np.arange(count)[:, None, None], y, x, value * part)
+    return maps
 
 
 @dataclass(frozen=True)
@@ -122,73 +133,82 @@ def stamp(specks: Specks, angle: Floats, grid: Grid) -> Maps:
     long, short = (np.hypot(s[here] / np.float32(grid.spacing), pixel) for s in (specks.long, specks.short))
     mass = specks.peak[here] * specks.long[here] * specks.short[here] / np.float32(grid.spacing**2)
     reach = int(np.ceil(2.5 * long.max(initial=pixel)))
-    offset = np.arange(-reach, reach + 1)
-    corner = np.rint(at).astype(np.int64)
-    y = (corner[:, 0, None] + offset)[:, :, None]
-    x = (corner[:, 1, None] + offset)[:, None, :]
-    dy, dx = y - at[:, 0, None, None], x - at[:, 1, None, None]
+    pixels = np.rint(at)[:, :, None] + np.arange(-reach, reach + 1, dtype=np.float32)  # (n, 2, 2 reach + 1)
+    offset = pixels - at[:, :, None]
+    dy, dx = offset[:, 0, :, None], offset[:, 1, None, :]
+    y, x = (pixels[:, axis].astype(np.int64) for axis in (0, 1))
     axis = _direction(angle[here])
     along = dy * axis[:, 0, None, None] + dx * axis[:, 1, None, None]
     across = dx * axis[:, 0, None, None] - dy * axis[:, 1, None, None]
     exponent = np.square(along / long[:, None, None]) + np.square(across / short[:, None, None])
     value = np.exp(-0.5 * exponent) * (mass / (long * short))[:, None, None]
-    return _scatter(here[0][:, None, None], y, x, value, (len(angle), grid.size))
+    maps = np.zeros((len(angle), grid.size, grid.size), np.float32)
+    _scatter(maps, here[0][:, None, None], y[:, :, None], x[:, None, :], value)
+    return maps
 
 
 def splat(points: Floats, weight: Floats, grid: Grid) -> Maps:
-    """Spread points (B, K, 2) in mm over their four nearest pixels; weights (B, K) are height × mm."""
+    """Spread points (B, K, 2) in mm over their four nearest pixels; weights (B, K) are height × mm²."""
     at = points / np.float32(grid.spacing) + np.float32((grid.size - 1) / 2)
     corner = np.floor(at)
     part = at - corner
     y, x = corner[..., 0].astype(np.int64), corner[..., 1].astype(np.int64)
-    weight = weight / np.float32(grid.spacing)
+    weight = weight / np.float32(grid.spacing**2)
     row = np.arange(len(points))[:, None]
     maps = np.zeros((len(points), grid.size, grid.size), np.float32)
     for down, share_y in ((0, 1 - part[..., 0]), (1, part[..., 0])):
         for right, share_x in ((0, 1 - part[..., 1]), (1, part[..., 1])):
             value = weight * share_y * share_x
-            maps += _scatter(row, y + down, x + right, value, (len(points), grid.size))
+            _scatter(maps, row, y + down, x + right, value)
     return maps
 
 
 def _scatter(
-    row: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], value: Floats, shape: tuple[int, int]
-) -> Maps:
-    """Sum values at pixels of `count` square maps; what falls outside is dropped."""
-    count, size = shape
-    inside = (y >= 0) & (y < size) & (x >= 0) & (x < size)
-    flat = (row * size + y) * size + x
-    total = np.bincount(flat[inside], weights=value[inside], minlength=count * size * size)
-    return total.reshape(count, size, size).astype(np.float32)
+    maps: Maps, row: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], value: Floats
+) -> None:
+    """Add values to pixels of the maps; what falls outside is dropped."""
+    size = maps.shape[1]
+    inside = (y.view(np.uint64) < size) & (x.view(np.uint64) < size)
+    flat = np.where(inside, (row * size + y) * size + x, 0)
+    np.add.at(maps.reshape(-1), flat.reshape(-1), (value * inside).reshape(-1))
 
 
-def _outline(malignant: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.complex64]:
-    """Draw the Fourier coefficients (B, K) of the outline r(θ) = R (1 + Re Σ c_k e^{ikθ})."""
-    order = np.arange(1, 10)
-    benign_size = np.where(order == 2, 0.16, np.where(order == 3, 0.04, 0.0))
-    malignant_size = np.where(order >= 2, 0.32 / np.sqrt(order), 0.0)
-    size = np.where(malignant[:, None], malignant_size, benign_size)
-    shape = (len(malignant), len(order))
-    modulus = size * _uniform(rng, 0.4, 1.0, shape)
-    phase = _uniform(rng, 0, 2 * np.pi, shape)
-    return np.asarray(modulus * np.exp(1j * phase), dtype=np.complex64)
+def _outlines(malignant: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+    """Draw outlines r = 1 + Re Σ c_k e^{ikθ}, tabled (B, TURN + 1) over a whole turn."""
+    largest = np.where(malignant[:, None], MALIGNANT_OUTLINE, BENIGN_OUTLINE).astype(np.float32)
+    modulus = largest * _uniform(rng, 0.4, 1.0, largest.shape)
+    phase = _uniform(rng, 0, 2 * np.pi, largest.shape)
+    parts = np.concatenate([modulus * np.cos(phase), -modulus * np.sin(phase)], axis=1)
+    return np.maximum(1 + parts @ _harmonics(), np.float32(0.25))
 
 
-def _dome(centres: Floats, radius: Floats, outline: NDArray[np.complex64], grid: Grid) -> Maps:
-    """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, by Horner's rule in e^{iθ}."""
-    axis = (np.arange(grid.size, dtype=np.float32) - np.float32((grid.size - 1) / 2)) * np.float32(grid.spacing)
-    y = axis[None, :, None] - centres[:, 0, None, None]
-    x = axis[None, None, :] - centres[:, 1, None, None]
-    rho = np.sqrt(y * y + x * x) + np.float32(1e-6)
-    turn = np.empty(rho.shape, np.complex64)
-    np.divide(x, rho, out=turn.real)
-    np.divide(y, rho, out=turn.imag)
-    total = turn * outline[:, -1, None, None]
-    for k in range(outline.shape[1] - 2, -1, -1):
-        total += outline[:, k, None, None]
-        total *= turn
-    reach = radius[:, None, None] * np.maximum(1 + total.real, np.float32(0.25))
-    return np.asarray(np.sqrt(np.maximum(1 - np.square(rho / reach), 0)), dtype=np.float32)
+@cache
+def _harmonics() -> Floats:
+    """Return cos kθ and sin kθ over a turn of the diamond |x| + |y| = 1: pixels need no arctangent."""
+    u = np.arange(TURN + 1) * 4 / TURN
+    x = np.where(u < 2, 1 - u, u - 3)
+    y = np.where(u < 2, 1, -1) * (1 - np.abs(x))
+    turns = np.arange(2, 2 + len(MALIGNANT_OUTLINE))[:, None] * np.arctan2(y, x)
+    return np.concatenate([np.cos(turns), np.sin(turns)]).astype(np.float32)
+
+
+def _domes(centres: Floats, outlines: Floats, grid: Grid) -> Maps:
+    """Return the thickness √(1 − (ρ/r(θ))²) of rounded bodies, of outlines (B, TURN + 1) in mm."""
+    middle = np.float32((grid.size - 1) / 2)
+    axis = (np.arange(grid.size, dtype=np.float32) - middle) * np.float32(grid.spacing)
+    y = axis[:, None] - centres[:, 0, None, None]
+    x = axis - centres[:, 1, None, None]
+    # on the diamond, u = 1 − x above and 3 + x below, and a quarter of a turn is 1
+    place = x / (np.abs(x) + np.abs(y) + np.float32(1e-6))
+    half = np.where(y < 0, np.float32(TURN / 4), np.float32(-TURN / 4))
+    place *= half
+    place += np.float32(TURN / 2) + half
+    place += np.arange(len(centres), dtype=np.float32)[:, None, None] * np.float32(TURN + 1)
+    thickness = (1 / np.square(outlines)).reshape(-1)[place.astype(np.intp)]
+    thickness *= y * y + x * x
+    np.subtract(1, thickness, out=thickness)
+    np.maximum(thickness, 0, out=thickness)
+    return np.asarray(np.sqrt(thickness, out=thickness))
 
 
 def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Generator) -> Maps:
@@ -197,12 +217,12 @@ def _spicules(centres: Floats, radius: Floats, grid: Grid, rng: np.random.Genera
     angle = _uniform(rng, 0, 2 * np.pi, (count, most))
     present = np.arange(most) < rng.integers(10, most + 1, (count, 1))
     length = radius[:, None] * _uniform(rng, 0.8, 1.8, (count, most))
-    steps = int(np.ceil(length.max() / grid.spacing / 0.8))
+    steps = int(np.ceil(length.max() / grid.spacing))
     along = (np.arange(steps, dtype=np.float32) + np.float32(0.5)) / np.float32(steps)
     start = centres[:, None] + np.float32(0.6) * radius[:, None, None] * _direction(angle)
     heading = _direction(angle + _uniform(rng, -0.25, 0.25, (count, most)))
     points = start[:, :, None] + (along * length[..., None])[..., None] * heading[:, :, None]
-    weight = (present * length)[..., None] * (np.float32(0.4) * (1 - along) / np.float32(steps))
+    weight = (LINE_WIDTH * present * length)[..., None] * (np.float32(0.45) * (1 - along) / np.float32(steps))
     return splat(points.reshape(count, -1, 2), weight.reshape(count, -1), grid)
 
 

@@ -92,7 +92,7 @@ def _pectoral(view: View, rng: np.random.Generator) -> Image:
     top, bottom = view.width * rng.uniform(0.3, 0.42), view.height * rng.uniform(0.5, 0.65)
     bulge = 3 * np.sin(np.pi * np.clip(y / bottom, 0, 1))
     edge = top * (1 - y / bottom) + bulge - x
-    return np.asarray(np.clip(edge / 1.5 + 0.5, 0, 1), dtype=np.float32)
+    return np.asarray(np.clip(edge / 4 + 0.5, 0, 1), dtype=np.float32)
 
 
 def _tissue(view: View, depth: Image, rng: np.random.Generator) -> Image:
@@ -102,9 +102,9 @@ def _tissue(view: View, depth: Image, rng: np.random.Generator) -> Image:
     coarse = power_law_texture(1, side, rng, (3.0, 3.4))[0, :rows, :columns]
     fine = power_law_texture(1, side, rng, (2.4, 2.7))[0, :rows, :columns]
     gland = 1 / (1 + np.exp(-2.2 * (coarse + rng.uniform(-0.6, 0.8) + 0.03 * (depth.clip(0, 40) - 22))))
-    fibres = draw_fibres(14, Grid(side, view.spacing), rng).sum(axis=0)[:rows, :columns]
+    fibres = draw_fibres(1, Grid(side, view.spacing), rng, most=50)[0, :rows, :columns]
     fibres = gaussian_filter(fibres, 0.25 / view.spacing)
-    return np.asarray(0.75 * gland + 0.16 * fine + 0.4 * fibres, dtype=np.float32)
+    return np.asarray(0.75 * gland + 0.16 * fine + 0.3 * fibres, dtype=np.float32)
 
 
 def _free_place(depth: Image, muscle: Image, view: View, rng: np.random.Generator) -> tuple[int, int]:
@@ -136,7 +136,7 @@ def _project(tissue: Image, depth: Image, muscle: Image, nipple: Image, view: Vi
     thickness = 1 - np.exp(-depth / 9)
     image = thickness * (0.16 + 0.42 * tissue)
     image += 0.16 * np.exp(-np.square((depth - 0.8) / 0.7)) + 0.18 * nipple * (depth < 6)
-    covered = 0.62 + 0.05 * (tissue - 0.5)
+    covered = 0.54 + 0.14 * (tissue - 0.5)
     image = np.where(muscle > 0, image * (1 - muscle) + np.maximum(image, covered) * muscle, image)
     image = gaussian_filter(image * (depth > 0), 0.08 / view.spacing)
     return np.where(depth > 0, np.clip(image, 0.02, 1), 0).astype(np.float32)

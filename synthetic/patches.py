@@ -26,7 +26,7 @@ class Look:
 
     size: int = 64  # pixels a side
     field: float = 14.0  # mm a side: 256 pixels of a mammogram resized as by Shen et al.
-    density: float = 0.42  # mean grey level of the tissue
+    density: float = 0.58  # mean grey level of the tissue
     noise: float = 0.12  # white noise, in standard deviations of the tissue's texture
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ def synthetic_patches(
     return draw_patches(labels, Look(size), seed, Styling((style,), np.zeros(n, np.int64)), workers), labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Styling:
     """Which of some styles each patch has."""
 
@@ -62,10 +62,8 @@ class Styling:
 def draw_patches(labels: Labels, look: Look, seed: int, styling: Styling, workers: int = 2) -> Patches:
     """Draw one patch a label into one array."""
     patches = np.empty((len(labels), look.size, look.size), np.float32)
-    start = 0
-    for chunk in patch_chunks(labels, look, seed, styling, workers):
-        patches[start : start + len(chunk)] = chunk
-        start += len(chunk)
+    for number, chunk in enumerate(patch_chunks(labels, look, seed, styling, workers)):
+        patches[number * CHUNK : (number + 1) * CHUNK] = chunk
     return patches
 
 
@@ -94,10 +92,13 @@ def draw_chunk(labels: Labels, look: Look, rng: np.random.Generator) -> Patches:
     maps = draw_lesions(labels, grid, rng)
     maps += draw_fibres(count, grid, rng)
     beta = rng.uniform(2.6, 3.2, count).astype(np.float32)
+    turn = rng.uniform(0, 2 * np.pi, count)
+    grain = rng.uniform(0, 1.2, (count, 1)) * np.column_stack([np.cos(turn), np.sin(turn)])
     noise = rng.uniform(0.6, 1.4, count).astype(np.float32) * np.float32(look.noise)
-    spectra = power_law_spectra(grid.size, beta, noise, rng)
+    spectra = power_law_spectra(grid.size, beta, grain.astype(np.float32), noise, rng)
     blur = rng.uniform(0.08, 0.2, count).astype(np.float32)  # mm, standard deviation
-    spectra += _blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
+    spectra += blurred(scipy.fft.rfft2(maps), blur / np.float32(grid.spacing))
+    spectra[:, 0, 0] = 0
     return _expose(scipy.fft.irfft2(spectra, s=(grid.size, grid.size)), look, rng)
 
 
@@ -123,7 +124,7 @@ def balanced_labels(n: int, weights: NDArray[np.float64], seed: int) -> Labels:
     return rng.permutation(np.repeat(np.arange(len(weights)), counts))
 
 
-def _blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDArray[np.complex64]:
+def blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDArray[np.complex64]:
     """Multiply by the transfer function of a Gaussian blur of sigma (B,) pixels."""
     size = spectra.shape[1]
     f = np.arange(size // 2 + 1, dtype=np.float32) / np.float32(size)
@@ -134,19 +135,20 @@ def _blurred(spectra: NDArray[np.complex64], sigma: NDArray[np.float32]) -> NDAr
 
 
 def _expose(tissue: Patches, look: Look, rng: np.random.Generator) -> Patches:
-    """Set mean, contrast and tone curve per patch, so that no global grey level tells what is drawn."""
+    """Give tissue of mean 0 its mean, contrast and tone curve, at random: grey levels tell no class."""
     draw = rng.random((3, len(tissue), 1, 1), dtype=np.float32)
-    tissue -= tissue.mean(axis=(1, 2), keepdims=True)
-    deviation = np.sqrt(np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2))
-    tissue *= (1 / deviation)[:, None, None]
     tone = np.float32(0.8) * (draw[0] - np.float32(0.5))
-    contrast = np.float32(0.06) + np.float32(0.06) * draw[1]
-    mean = np.float32(look.density) + np.float32(0.2) * (draw[2] - np.float32(0.5))
-    # z + t z² / (1 + |z|) rises everywhere for |t| < 1: a tone curve that hides how skewed the tissue is
-    curve = tissue / (1 + np.abs(tissue))
-    curve *= tone
-    curve += 1
+    contrast = np.float32(0.04) + np.float32(0.04) * draw[1]
+    mean = np.float32(look.density) + np.float32(0.1) * (draw[2] - np.float32(0.5))
+    variance = np.einsum("bij,bij->b", tissue, tissue) / np.float32(look.size**2)
+    deviation = np.sqrt(variance)[:, None, None]
+    # mean + contrast (z + t z² / (1 + |z|)) with z = tissue / deviation: it rises everywhere for |t| < 1,
+    # and hides how skewed the tissue is
+    curve = np.abs(tissue)
+    curve += deviation
+    np.divide(tissue, curve, out=curve)
+    curve *= tone * contrast / deviation
+    curve += contrast / deviation
     curve *= tissue
-    curve *= contrast
     curve += mean
     return np.asarray(curve.clip(0, 1, out=curve), dtype=np.float32)

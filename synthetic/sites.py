@@ -21,7 +21,7 @@ TRAIN, VALIDATION, TEST = range(3)  # branches of a federation's seed
 STYLES = 2  # branch of a part's seed, beside its labels and its chunks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PatchArray:
     """Patches in memory, as a patch source."""
 
@@ -81,17 +81,19 @@ class SyntheticSite:
 
 
 VENDORS = (
-    SiteSettings("hospital-1", Style("sigmoid", centre=0.5, width=0.36)),
+    SiteSettings("hospital-1", Style("sigmoid", centre=0.68, width=0.4)),
     SiteSettings("hospital-2", NO_STYLE),
-    SiteSettings("hospital-3", Style("sigmoid", centre=0.33, width=0.45), noise=0.2),
-    SiteSettings("hospital-4", Style("sigmoid", centre=0.58, width=0.3), noise=0.08),
-    SiteSettings("hospital-5", Style("sigmoid", centre=0.7, width=0.6)),
+    SiteSettings("hospital-3", Style("sigmoid", centre=0.45, width=0.45), noise=0.2),
+    SiteSettings("hospital-4", Style("sigmoid", centre=0.72, width=0.3), noise=0.08),
+    SiteSettings("hospital-5", Style("sigmoid", centre=0.58, width=0.25)),
 )
 
 PRESETS = {
     "two-hospitals": FederationSettings(VENDORS[:2]),
     "five-vendors": FederationSettings(
-        tuple(replace(site, patches=n) for site, n in zip(VENDORS, (1600, 2400, 800, 1200, 2000), strict=True)),
+        tuple(
+            replace(site, patches=n) for site, n in zip(VENDORS, (1600, 2400, 800, 1200, 2000), strict=True)
+        ),
         density_skew=0.3,
     ),
 }
@@ -128,7 +130,9 @@ def check(settings: FederationSettings) -> None:
     if not sites or len({site.name for site in sites}) < len(sites):
         raise BadSetting(f"sites {[site.name for site in sites]}: at least one, each with its own name")
     if not 1 / len(sites) <= settings.skew <= 1:
-        raise BadSetting(f"skew {settings.skew}: use {1 / len(sites):g} (sites alike) to 1 (each its own style)")
+        raise BadSetting(
+            f"skew {settings.skew}: use {1 / len(sites):g} (sites alike) to 1 (each its own style)"
+        )
     for dial in ("label_skew", "density_skew"):
         if not 0 <= getattr(settings, dial) <= 1:
             raise BadSetting(f"{dial} {getattr(settings, dial)}: use 0 to 1")
@@ -170,7 +174,7 @@ def _site(settings: FederationSettings, number: int, seed: int, workers: int) ->
     held = max(1, round(site.patches * settings.validation))
     train = _source(site.patches - held, number, settings, _part_seed(seed, number, TRAIN), workers)
     validation = _source(held, number, settings, _part_seed(seed, number, VALIDATION), workers)
-    share = settings.test * (number + 1) // len(settings.sites) - settings.test * number // len(settings.sites)
+    share = len(range(number, settings.test, len(settings.sites)))
     pure = replace(settings, skew=1.0, label_skew=0.0)
     test = _source(share, number, pure, _part_seed(seed, number, TEST), workers)
     return SyntheticSite(site.name, site.style, train, validation, test)

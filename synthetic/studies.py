@@ -39,9 +39,9 @@ EMPTY = (
     *("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ContentDate", "ContentTime"),
 )
 LUTS = {  # explanation → the curve of its table
-    "NORMAL": Style("sigmoid", centre=0.4, width=0.5),
-    "HARDER": Style("sigmoid", centre=0.4, width=0.25),
-    "SOFTER": Style("sigmoid", centre=0.4, width=0.9),
+    "NORMAL": Style("sigmoid", centre=0.36, width=0.8),
+    "HARDER": Style("sigmoid", centre=0.36, width=0.5),
+    "SOFTER": Style("sigmoid", centre=0.36, width=1.3),
 }
 
 
@@ -183,11 +183,10 @@ def _describe_grey_levels(dataset: Dataset, vendor: Vendor) -> None:
     dataset.LossyImageCompression = "00"
     if vendor.padding:
         dataset.add_new("PixelPaddingValue", "US", TOP if inverse else 0)
-    centre = LOW + 0.4 * ENTRIES
-    centre = TOP - centre if inverse else centre
+    centres = [round(LOW + ENTRIES * style.centre) for style in LUTS.values()]
     if vendor.voi == "lut":
         dataset.VOILUTSequence = [_lut(name, style, inverse) for name, style in LUTS.items()]
-    dataset.WindowCenter = [round(centre)] * len(LUTS)
+    dataset.WindowCenter = [TOP - centre if inverse else centre for centre in centres]
     dataset.WindowWidth = [round(ENTRIES * style.width) for style in LUTS.values()]
     dataset.WindowCenterWidthExplanation = list(LUTS)
     dataset.VOILUTFunction = "LINEAR" if vendor.voi == "linear" else "SIGMOID"

@@ -4,6 +4,8 @@ Random phase noise and asymptotic discrete spot noise are those of Galerne, Gous
 periodic component is Moisan's (2011); the power law is the usual model of breast parenchyma without a sample.
 """
 
+from functools import cache
+
 import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
@@ -12,7 +14,11 @@ from mammofed.errors import BadData, BadSetting
 
 Image = NDArray[np.float32]  # (H, W)
 Images = NDArray[np.float32]  # (B, H, W)
+Shape = tuple[int, int] | None  # of the texture, at least the sample's; the sample's own when None
 Spectra = NDArray[np.complex64]  # (B, H, W // 2 + 1), of real images
+
+
+BYTE_POWER = np.float32(12 / (256**2 - 1))  # inverse variance of uniform bytes
 
 
 def periodic_component(image: NDArray[np.floating]) -> Image:
@@ -34,12 +40,7 @@ def periodic_component(image: NDArray[np.floating]) -> Image:
     return np.asarray(u - scipy.fft.irfft2(s_hat, s=u.shape), dtype=np.float32)
 
 
-def random_phase_noise(
-    sample: Image,  # (M, N)
-    count: int,
-    rng: np.random.Generator,
-    shape: tuple[int, int] | None = None,  # at least (M, N); the sample's own when None
-) -> Images:
+def random_phase_noise(sample: Image, count: int, rng: np.random.Generator, shape: Shape = None) -> Images:
     """Draw textures with the modulus of the sample's spectrum, its mean, and random phases (section II.B)."""
     spot, mean = _spot(sample, shape)
     phases = scipy.fft.rfft2(_white(count, spot.shape, rng))
@@ -48,12 +49,7 @@ def random_phase_noise(
     return mean + _inverse(phases * spectrum, spot.shape)
 
 
-def spot_noise(
-    sample: Image,  # (M, N)
-    count: int,
-    rng: np.random.Generator,
-    shape: tuple[int, int] | None = None,  # at least (M, N); the sample's own when None
-) -> Images:
+def spot_noise(sample: Image, count: int, rng: np.random.Generator, shape: Shape = None) -> Images:
     """Draw asymptotic discrete spot noise, mean + (MN)^(-1/2) (f − mean) * W (section II.C)."""
     spot, mean = _spot(sample, shape)
     kernel = scipy.fft.rfft2(spot) / np.float32(np.sqrt(spot.size))
@@ -63,21 +59,27 @@ def spot_noise(
 def power_law_spectra(
     size: int,
     beta: NDArray[np.float32],  # (B,), exponent of the power spectrum 1 / f^β
+    grain: NDArray[np.float32],  # (B, 2), orientation φ₀ of strength g as (g cos 2φ₀, g sin 2φ₀)
     noise: NDArray[np.float32],  # (B,), standard deviation of white noise beside the texture's of 1
     rng: np.random.Generator,
 ) -> Spectra:
     """Draw spectra of power-law textures of unit variance with white noise added.
 
+    The power at a frequency f of direction φ is f^-β exp(g cos 2(φ − φ₀)): streaks at a right angle to φ₀.
     Independent Gaussian fields add by their power spectra, so that texture and noise are one drawing.
     """
-    log_f, multiplicity = _log_frequency(size)
-    power = np.exp(-beta[:, None, None] * log_f)
+    terms, multiplicity = _log_power_terms(size)
+    power = (np.column_stack([beta, grain]) @ terms).reshape(len(beta), size, -1)
+    np.exp(power, out=power)
     power[:, 0, 0] = 0
     variance = np.einsum("bij,j->b", power, multiplicity) / size**2
-    power *= (1 / variance)[:, None, None]
-    power += np.square(noise)[:, None, None]
+    power *= (BYTE_POWER / variance)[:, None, None]
+    power += (BYTE_POWER * np.square(noise))[:, None, None]
     power[:, 0, 0] = 0
-    spectra = scipy.fft.rfft2(_white(len(beta), (size, size), rng))
+    # Each frequency sums size² samples, so that random bytes are as Gaussian as a normal noise; their mean
+    # falls on the frequency 0, which is not used.
+    noise_bytes = np.frombuffer(rng.bytes(len(beta) * size**2), np.uint8).reshape(-1, size, size)
+    spectra = scipy.fft.rfft2(noise_bytes.astype(np.float32))
     spectra *= np.sqrt(power, out=power)
     return np.asarray(spectra, dtype=np.complex64)
 
@@ -89,11 +91,12 @@ def power_law_texture(
     if size < 4 or count < 1:
         raise BadSetting(f"{count} textures of {size} pixels: at least one of at least 4 pixels is needed")
     exponents = rng.uniform(*beta, count).astype(np.float32)
-    spectra = power_law_spectra(size, exponents, np.zeros(count, np.float32), rng)
+    isotropic, noiseless = np.zeros((count, 2), np.float32), np.zeros(count, np.float32)
+    spectra = power_law_spectra(size, exponents, isotropic, noiseless, rng)
     return _inverse(spectra, (size, size))
 
 
-def _spot(sample: Image, shape: tuple[int, int] | None) -> tuple[Image, np.float32]:
+def _spot(sample: Image, shape: Shape) -> tuple[Image, np.float32]:
     """Return the centred periodic component, with smooth edges in a larger frame when one is asked for."""
     periodic = periodic_component(sample)
     mean = periodic.mean(dtype=np.float64).astype(np.float32)
@@ -126,12 +129,15 @@ def _inverse(spectra: NDArray[np.complexfloating], shape: tuple[int, ...]) -> Im
     return np.asarray(scipy.fft.irfft2(spectra, s=shape), dtype=np.float32)
 
 
-def _log_frequency(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return log f of the half spectrum (0 at f = 0), and how often each column counts in the whole one."""
-    f = np.hypot(scipy.fft.fftfreq(size)[:, None], scipy.fft.rfftfreq(size)[None, :]) * size
-    f[0, 0] = 1
+@cache
+def _log_power_terms(size: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return −log f, cos 2φ, sin 2φ (3, H (W // 2 + 1)), and how often a column counts in the whole."""
+    y, x = np.meshgrid(scipy.fft.fftfreq(size), scipy.fft.rfftfreq(size), indexing="ij")
+    square = (y**2 + x**2) * size**2
+    square[0, 0] = 1
+    terms = [-0.5 * np.log(square), (x**2 - y**2) * size**2 / square, 2 * x * y * size**2 / square]
     multiplicity = np.full(size // 2 + 1, 2, np.float32)
     multiplicity[0] = 1
     if size % 2 == 0:
         multiplicity[-1] = 1
-    return np.log(f).astype(np.float32), multiplicity
+    return np.stack(terms).reshape(3, -1).astype(np.float32), multiplicity

@@ -70,7 +70,7 @@ def test_sizes_are_in_millimetres_whatever_the_spacing(kind: int) -> None:
 def test_a_line_has_the_same_mass_at_any_spacing() -> None:
     points = np.linspace([-2, -2], [2, 2], 100, dtype=np.float32)[None]
     weight = np.full((1, 100), 0.01, np.float32)
-    masses = [splat(points, weight, grid).sum() * grid.spacing for grid in (Grid(64, 0.2), Grid(128, 0.1))]
+    masses = [splat(points, weight, grid).sum() * grid.spacing**2 for grid in (Grid(64, 0.2), Grid(128, 0.1))]
     assert masses == pytest.approx([1, 1], rel=1e-4)
 
 

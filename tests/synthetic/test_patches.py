@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import scipy.fft
+from scipy.ndimage import gaussian_filter
 
 from mammo.style import NO_STYLE, Style, parse_style
 from mammofed.errors import BadSetting
@@ -12,6 +14,7 @@ from synthetic.patches import (
     Styling,
     apply_styles,
     balanced_labels,
+    blurred,
     draw_patches,
     patch_chunks,
     synthetic_patches,
@@ -38,7 +41,8 @@ def test_another_seed_gives_other_patches() -> None:
 
 
 def test_no_two_patches_are_alike_across_chunks() -> None:
-    patches, _ = synthetic_patches(3 * CHUNK, 16, seed=0)
+    labels = np.zeros(3 * CHUNK, np.int64)
+    patches = draw_patches(labels, Look(16), 0, Styling((NO_STYLE,), labels))
     assert len({patch.tobytes() for patch in patches}) == 3 * CHUNK
 
 
@@ -57,7 +61,7 @@ def test_any_size_can_be_drawn(size: int) -> None:
 
 
 def test_a_style_changes_the_grey_levels_and_nothing_else() -> None:
-    style = parse_style("sigmoid:0.4:0.2")
+    style = parse_style("sigmoid:0.58:0.2")
     plain, styled = synthetic_patches(20, 32, 3)[0], synthetic_patches(20, 32, 3, style)[0]
     assert np.array_equal(styled, apply_styles(plain.copy(), (style,), np.zeros(20, np.int64)))
     assert styled.std() > 2 * plain.std()
@@ -77,6 +81,23 @@ def test_denser_tissue_is_brighter_and_noise_is_rougher() -> None:
     assert dense.mean() - thin.mean() == pytest.approx(0.3, abs=0.03)
     clean, noisy = (draw_patches(labels, Look(48, noise=s), 0, styling) for s in (0.0, 0.8))
     assert np.abs(np.diff(noisy)).mean() > 2 * np.abs(np.diff(clean)).mean()
+
+
+@pytest.mark.parametrize("size", [31, 32])
+def test_blur_is_gaussian(size: int) -> None:
+    maps = np.random.default_rng(0).random((2, size, size), dtype=np.float32)
+    sigma = np.array([1.2, 2.0], np.float32)
+    got = scipy.fft.irfft2(blurred(scipy.fft.rfft2(maps), sigma), s=(size, size))
+    for image, sharp, width in zip(got, maps, sigma, strict=True):
+        assert np.abs(image - gaussian_filter(sharp, width, mode="wrap", truncate=6)).max() < 2e-3
+
+
+def test_mean_and_contrast_are_alike_in_all_classes() -> None:
+    patches, labels = synthetic_patches(2000, 32, seed=0)
+    means = [patches[labels == k].mean() for k in range(5)]
+    contrasts = [patches[labels == k].std(axis=(1, 2)).mean() for k in range(5)]
+    assert np.ptp(means) < 0.01
+    assert np.ptp(contrasts) < 0.005
 
 
 def test_labels_follow_their_weights() -> None:

@@ -48,10 +48,13 @@ def test_the_sites_tests_are_the_shared_test_set() -> None:
     assert abs(len(sites[0].test) - len(sites[1].test)) <= 1
 
 
-def test_parts_share_no_patch() -> None:
+@pytest.mark.parametrize(
+    "settings", [SMALL, replace(SMALL, sites=sites_of(5, 60), label_skew=1.0, validation=0.5)]
+)
+def test_parts_share_no_patch(settings: FederationSettings) -> None:
     seen = [
         patch.tobytes()
-        for site in federation(SMALL, 0)
+        for site in federation(settings, 0)
         for part in (site.train, site.validation, site.test)
         for patch in part.images
     ]
@@ -75,6 +78,8 @@ def test_density_skew_orders_the_sites() -> None:
     densities = [site_look(number, settings).density for number in range(5)]
     assert densities == sorted(densities)
     assert densities[-1] - densities[0] == pytest.approx(0.2)
+    alike = replace(settings, density_skew=0.0)
+    assert len({site_look(number, alike).density for number in range(5)}) == 1
 
 
 def test_each_site_reads_as_a_patch_source() -> None:

@@ -120,9 +120,21 @@ def test_the_power_law_slope_is_recovered_by_a_fit(beta: float) -> None:
 def test_the_power_law_has_unit_variance_and_noise_adds_its_own(size: int) -> None:
     beta, rng = np.full(3000, 2.5, np.float32), np.random.default_rng(0)
     for noise in (0.0, 0.7):
-        spectra = power_law_spectra(size, beta, np.full(3000, noise, np.float32), rng)
+        grain = rng.uniform(-1, 1, (3000, 2)).astype(np.float32)
+        spectra = power_law_spectra(size, beta, grain, np.full(3000, noise, np.float32), rng)
         variance = np.square(scipy.fft.irfft2(spectra, s=(size, size))).mean()
         assert variance == pytest.approx(1 + noise**2, rel=0.05)
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.7, 2.0])
+def test_grain_turns_the_texture(turn: float) -> None:
+    """The gradient is largest in the direction of the grain's frequencies, that is across its fibres."""
+    beta, clean = np.full(400, 2.8, np.float32), np.zeros(400, np.float32)
+    grain = np.tile(np.array([np.cos(2 * turn), np.sin(2 * turn)], np.float32), (400, 1))
+    spectra = power_law_spectra(64, beta, grain, clean, np.random.default_rng(0))
+    dy, dx = np.gradient(scipy.fft.irfft2(spectra, s=(64, 64)), axis=(1, 2))
+    found = 0.5 * np.arctan2(2 * (dx * dy).mean(), (dx**2 - dy**2).mean())
+    assert np.cos(2 * (found - turn)) > 0.95
 
 
 def test_the_same_generator_state_gives_the_same_bits() -> None:
