@@ -3,7 +3,7 @@
 import csv
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mammo.dicom import read_dataset, typed_errors
@@ -95,6 +95,7 @@ def label_of(kind: str, pathology: str) -> int:
 def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
     """Read tables of either kind, told by their columns; paths in them start at the root folder."""
     images: dict[str, AnnotatedImage] = {}
+    splits: dict[str, str] = {}  # of each patient
     refused: list[Refused] = []
     for table in tables:
         rows = read_table(table)
@@ -105,14 +106,14 @@ def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
         read = _cbis_image if columns >= CBIS_COLUMNS else _boxed_image
         for number, row in enumerate(rows, start=2):
             try:
-                add(images, read(root, row))
+                add(images, splits, read(root, row))
             except BadData as error:
                 refused.append(refuse(f"{table.name} row {number}", error))
     return Annotations(tuple(images.values()), tuple(refused))
 
 
 def read_table(table: Path) -> list[Row]:
-    """Rows of a CSV with column names and cells cleaned: `breast density` is `breast_density`, no newlines."""
+    """Rows of a CSV with names and cells cleaned: `breast density` is `breast_density`, no newlines."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as lines:
             return [
@@ -127,21 +128,16 @@ def _column(name: str) -> str:
     return name.strip().lower().replace(" ", "_")
 
 
-def add(images: dict[str, AnnotatedImage], image: AnnotatedImage) -> None:
+def add(images: dict[str, AnnotatedImage], splits: dict[str, str], image: AnnotatedImage) -> None:
     """Join lesions of the same image; refuse a second patient or a split that its patient is not in."""
-    for known in images.values() if image.split not in (split_of(image.patient),) else ():
-        if known.patient == image.patient and known.split != image.split:
-            raise BadAnnotation(
-                f"split {image.split!r}, but the same patient is in {known.split!r}: choose one"
-            )
-    known_image = images.get(image.name)
-    if known_image is None:
-        images[image.name] = image
-        return
-    if known_image.patient != image.patient:
+    split = splits.setdefault(image.patient, image.split)
+    if split != image.split:
+        raise BadAnnotation(f"split {image.split!r}, but the same patient is in {split!r}: choose one")
+    known = images.setdefault(image.name, image)
+    if known.patient != image.patient:
         raise BadAnnotation("the same image under two patients: correct the table")
-    lesions = (*known_image.lesions, *image.lesions)
-    images[image.name] = AnnotatedImage(image.name, image.path, image.patient, image.split, lesions)
+    if known is not image:
+        images[image.name] = replace(known, lesions=(*known.lesions, *image.lesions))
 
 
 def _cbis_image(root: Path, row: Row) -> AnnotatedImage:
@@ -149,7 +145,7 @@ def _cbis_image(root: Path, row: Row) -> AnnotatedImage:
     label = label_of(row["abnormality_type"], row["pathology"])
     path = _cbis_file(root, row["image_file_path"])
     mask_folder = _cbis_folder(root, row["roi_mask_file_path"])
-    lesion = Lesion(f"{mask_folder.name}", label, mask_folder=mask_folder)
+    lesion = Lesion(mask_folder.name, label, mask_folder=mask_folder)
     patient = row["patient_id"]
     name = row["image_file_path"].split("/")[0]
     return AnnotatedImage(name, path, patient, split_of(patient), (lesion,))
@@ -165,7 +161,7 @@ def _cbis_folder(root: Path, cell: str) -> Path:
 
 
 def _cbis_file(root: Path, cell: str) -> Path:
-    """The full image: where the cell says, else the only file of its folder (downloads rename both levels)."""
+    """The full image: where the cell says, else the only file of its folder (downloads rename levels)."""
     folder = _cbis_folder(root, cell)
     told = folder.parent / cell
     if told.is_file():

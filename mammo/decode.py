@@ -1,4 +1,4 @@
-"""Dataset → the words of one frame (H, W): sizes are checked before any decoder runs, and bound its memory."""
+"""Dataset → the words of one frame (H, W); sizes are checked before any decoder may ask for memory."""
 
 import struct
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.encaps import get_frame
-from pydicom.pixels import pixel_array
+from pydicom.pixels.utils import pixel_array
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -78,7 +78,7 @@ def _frames(dataset: Dataset) -> int:
 
 
 def _check_length(dataset: Dataset, syntax: str) -> None:
-    """Compare the bytes there are with those the header asks for: padding of a twentieth, RLE 64-fold at most."""
+    """Compare the bytes with what the header asks for: a twentieth may be padding, RLE packs 64-fold."""
     pixels = int(dataset.Rows) * int(dataset.Columns) * _frames(dataset)
     needed, present = pixels * int(dataset.BitsAllocated) // 8, len(dataset.PixelData)
     least = needed // 64 if syntax == RLELossless else needed

@@ -1,4 +1,4 @@
-"""DICOM file → Mammogram: stored words, grey-scale pipeline, air, spacing, laterality, view, vendor, intent."""
+"""DICOM file → Mammogram: stored words, grey-scale pipeline, air, spacing, laterality, view, vendor."""
 
 import logging
 import warnings
@@ -68,7 +68,7 @@ def grey(mammogram: Mammogram, voi: str = "default", style: Style = NO_STYLE) ->
 
 
 def modality_values(mammogram: Mammogram) -> NDArray[np.float32]:
-    """(H, W) values before VOI, presentation and style: what the detector's modality step gives (PS3.3 C.11.1)."""
+    """(H, W) values before VOI, presentation and style: those of the modality step (PS3.3 C.11.1)."""
     pipeline = mammogram.pipeline
     stored = by_word(pipeline, mammogram._word_bits)
     return look_up(apply_modality(stored, pipeline.modality).astype(np.float32), mammogram.words)
@@ -116,7 +116,7 @@ def mammogram_of(dataset: Dataset, frame: int | None = None) -> Mammogram:
 
 @contextmanager
 def typed_errors(path: Path) -> Iterator[None]:
-    """Let arbitrary bytes raise only our own errors, each naming the file and never a tag's value of a patient."""
+    """Let arbitrary bytes raise only our own errors: each names the file, none a value of the patient."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pydicom warns with the values of tags

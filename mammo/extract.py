@@ -3,11 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
-from itertools import islice
-from multiprocessing import get_context
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from mammo import store
 from mammo.annotations import CLASSES, AnnotatedImage, Annotations, Lesion, Refused, refuse
 from mammo.dicom import Mammogram, grey, load
-from mammo.errors import BadAnnotation
+from mammo.errors import BadAnnotation, BadPixels
 from mammo.patches import (
     Mask,
     Roi,
@@ -29,6 +27,7 @@ from mammo.patches import (
     sample,
     scaled_shape,
 )
+from mammo.pool import over_cores
 from mammo.style import NO_STYLE, Style, is_styled
 from mammofed.errors import BadData, BadSetting
 
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 class Extraction:
     """All settings of a store; the same ones give the same store, bit for bit."""
 
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     voi: str = "default"
     style: Style = NO_STYLE
     p: float = 1.0  # degree of heterogeneity: share of images that have the style
@@ -136,6 +135,13 @@ def extract_shard(image: AnnotatedImage, folder: Path, how: Extraction) -> Refus
     return None
 
 
+def decoder_died(image: AnnotatedImage) -> Refused:
+    """What is said of an image whose decoding ended its process."""
+    return refuse(
+        image.name, BadPixels(f"{image.path}: the decoder crashed or ran out of memory: export it again")
+    )
+
+
 def build_store(
     annotations: Annotations,
     folder: Path,
@@ -152,27 +158,9 @@ def build_store(
     log.info("%d images, %d already extracted", len(keys), len(keys) - len(missing))
     done = len(keys) - len(missing)
     progress(done, len(keys))
-    for result in run_tasks(missing, folder, how, workers):
+    task = partial(extract_shard, folder=folder, how=how)
+    for result in over_cores(task, missing, min(workers, len(missing)), decoder_died):
         done += 1
         progress(done, len(keys))
         refused += [result] if result else []
     return store.finish(folder, list(keys), how.as_row(), sorted(refused, key=lambda one: one.name))
-
-
-def run_tasks(
-    images: list[AnnotatedImage], folder: Path, how: Extraction, workers: int
-) -> Iterator[Refused | None]:
-    """Results as they come; a few tasks wait for each worker, never all of them."""
-    if workers <= 1 or len(images) <= 1:
-        yield from (extract_shard(image, folder, how) for image in images)
-        return
-    queue = iter(images)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running: set[Future[Refused | None]] = set()
-        while True:
-            for image in islice(queue, 2 * workers - len(running)):
-                running.add(pool.submit(extract_shard, image, folder, how))
-            if not running:
-                return
-            ready, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in ready)

@@ -179,9 +179,8 @@ def read_lut(item: Dataset, name: str, signed: bool) -> Lut:
     first = (first + 32768) % 65536 - 32768 if signed else first % 65536
     data = lut_data(item, entries)
     if not 8 <= bits <= 16 or len(data) != entries or int(data.max()) >= 2**bits:
-        raise BadLut(
-            f"LUTDescriptor promises {entries} entries of {bits} bits, LUTData has {len(data)} up to {data.max()}"
-        )
+        promise = f"LUTDescriptor promises {entries} entries of {bits} bits"
+        raise BadLut(f"{promise}, LUTData has {len(data)} up to {data.max()}: export the file again")
     return Lut(first, bits, data, text(item, "LUTExplanation") or text(item, name))
 
 
@@ -210,7 +209,7 @@ def read_padding(dataset: Dataset, signed: bool) -> tuple[int, int] | None:
 
 
 def read_spacing(dataset: Dataset, frame: int) -> Spacing | None:
-    """Calibrated PixelSpacing first, else ImagerPixelSpacing over the magnification (PS3.3 C.8.7.1.1.3, 10.7)."""
+    """Calibrated PixelSpacing first, else ImagerPixelSpacing over the magnification (PS3.3 10.7.1.3)."""
     calibrated = numbers(functional_group(dataset, frame, "PixelMeasuresSequence"), "PixelSpacing")
     if _is_spacing(calibrated):
         return Spacing(calibrated[0], calibrated[1], "PixelSpacing")

@@ -1,7 +1,7 @@
 """Grey-scale pipeline of one file (stored values → modality → VOI → presentation) → one table of float32.
 
-A function on integers is a table: the steps run once over all 2^bits stored values, and an image is rendered by
-one look-up. Order after PS3.4 N.2: modality LUT, VOI LUT, presentation; inversion comes after the VOI step.
+A function on integers is a table: the steps run once over all 2^bits stored values, and an image is rendered
+by one look-up. Order after PS3.4 N.2: modality LUT, VOI LUT, presentation; inversion follows the VOI step.
 """
 
 from dataclasses import dataclass
@@ -58,9 +58,9 @@ class Pipeline:
 
 
 def apply_lut(values: Floats, lut: Lut) -> Floats:
-    """Look values up; below the first and above the last entry its value holds (PS3.3 C.11.1.1.1, C.11.2.1.1)."""
+    """Look values up; beyond the first and last entry their value holds (PS3.3 C.11.1.1.1, C.11.2.1.1)."""
     index = np.clip(np.rint(values) - lut.first, 0, len(lut.data) - 1).astype(np.intp)
-    return lut.data[index].astype(np.float64)
+    return np.asarray(lut.data[index], dtype=np.float64)
 
 
 def apply_modality(values: Floats, modality: Rescale | Lut) -> Floats:
@@ -71,21 +71,22 @@ def apply_modality(values: Floats, modality: Rescale | Lut) -> Floats:
 
 
 def apply_window(values: Floats, window: Window) -> Floats:
-    """Modality values → [0, 1] by the function of the window (PS3.3 C.11.2.1.2.1, C.11.2.1.3.1, C.11.2.1.3.2)."""
+    """Modality values → [0, 1] by the window's function (PS3.3 C.11.2.1.2.1, C.11.2.1.3)."""
     if window.function == "SIGMOID":
         # beyond ±500 the curve is 0 or 1 in float64: clipped so that exp stays finite
-        return 1 / (1 + np.exp(np.clip(-4 * (values - window.centre) / window.width, -500, 500)))
+        exponent = np.clip(-4 * (values - window.centre) / window.width, -500, 500)
+        return np.asarray(1 / (1 + np.exp(exponent)))
     if window.function == "LINEAR_EXACT":
         return np.clip((values - window.centre) / window.width + 0.5, 0, 1)
     if window.width == 1:
-        return (values > window.centre - 0.5).astype(np.float64)
+        return np.asarray(values > window.centre - 0.5, dtype=np.float64)
     return np.clip((values - (window.centre - 0.5)) / (window.width - 1) + 0.5, 0, 1)
 
 
 def apply_voi(values: Floats, voi: Lut | Window) -> Floats:
     """Modality values → [0, 1] (PS3.3 C.11.2)."""
     if isinstance(voi, Lut):
-        return apply_lut(values, voi) / (2**voi.bits - 1)
+        return np.asarray(apply_lut(values, voi) / (2**voi.bits - 1))
     return apply_window(values, voi)
 
 
@@ -150,7 +151,7 @@ def by_word(pipeline: Pipeline, word_bits: int) -> Floats:
 def grey_table(
     pipeline: Pipeline, word_bits: int, voi: str = "default", style: Style = NO_STYLE
 ) -> NDArray[np.float32]:
-    """Grey level of each possible word (2^word_bits,): every step of the pipeline and the style, in one table."""
+    """Grey level of each possible word (2^word_bits,): all steps of the pipeline and the style at once."""
     once = render(by_word(pipeline, pipeline.bits), pipeline, voi, style)
     return np.tile(once, 2 ** (word_bits - pipeline.bits))
 

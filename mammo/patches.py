@@ -1,4 +1,4 @@
-"""One image with its lesions → patches and where they lie, sampled after Shen et al. (Sci Rep 9:12495, 2019)."""
+"""One image with its lesions → where patches lie, sampled after Shen et al. (Sci Rep 9:12495, 2019)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Roi:
 
 
 def generator_for(name: str, seed: int) -> np.random.Generator:
-    """Randomness of one image, from the seed and its own name: neither order nor number of workers matters."""
+    """Randomness of one image, from the seed and its own name: order and number of workers do not matter."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest, "<u4").tolist()])
 
@@ -76,7 +76,7 @@ def scaled_shape(shape: tuple[int, int], spacing: Spacing | None, sampling: Samp
 
 
 def resize(grey: NDArray[np.float32], shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Resize with an area-aware filter: shrinking averages, so that fine calcifications fade but do not vanish."""
+    """Resize with an area-aware filter: shrinking averages, so that calcifications fade but do not vanish."""
     if grey.shape == shape:
         return grey
     return np.asarray(Image.fromarray(grey).resize(shape[::-1], Image.Resampling.BILINEAR), dtype=np.float32)
@@ -137,7 +137,7 @@ def background_centres(
     generator: np.random.Generator,
     near: Roi | None = None,
 ) -> Centres:
-    """Centres on tissue whose patch overlaps no lesion above 0.35; around one lesion these are hard negatives."""
+    """Centres on tissue whose patch overlaps no lesion above 0.35; near one lesion: hard negatives."""
     low, high = (0, 0), tissue.shape
     if near is not None:
         reach = patch // 2
@@ -171,7 +171,7 @@ def cut(image: NDArray[np.generic], centre: NDArray[np.int64], patch: int) -> ND
 def sample(
     rois: list[Roi], tissue: Mask, sampling: Sampling, generator: np.random.Generator
 ) -> list[tuple[int | None, Centres]]:
-    """Centres of lesion patches (with the lesion's place in `rois`) and of background (None); air-only refused.
+    """Centres of lesion patches (with the lesion's place in `rois`) and of background (None); never only air.
 
     Half of the background are hard negatives; an image without lesions gives background as if it had one.
     """
