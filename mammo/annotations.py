@@ -92,6 +92,11 @@ def label_of(kind: str, pathology: str) -> int:
         raise BadAnnotation(f"kind {kind!r} with pathology {pathology!r}: {known} are known") from error
 
 
+def find_tables(root: Path) -> list[Path]:
+    """Annotation tables that lie in the folder itself."""
+    return sorted(root.glob("*.csv")) if root.is_dir() else []
+
+
 def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
     """Read tables of either kind, told by their columns; paths in them start at the root folder."""
     images: dict[str, AnnotatedImage] = {}

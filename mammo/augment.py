@@ -11,7 +11,7 @@ Batch = NDArray[np.float32]  # (B, 1, H, W) in [0, 1]
 def augment(batch: Batch, generator: np.random.Generator) -> Batch:
     """One of the eight symmetries of the square and a small shift for each patch; edges repeat themselves."""
     count, _, height, width = batch.shape
-    symmetry: NDArray[np.int64] = generator.integers(8 if height == width else 4, size=count)
+    symmetry = generator.integers(8 if height == width else 4, size=(count,))
     shifts: NDArray[np.int64] = generator.integers(-(height // SHIFT), height // SHIFT + 1, size=(count, 2))
     out = np.empty_like(batch)
     rows, columns = np.arange(height), np.arange(width)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.encaps import get_frame
-from pydicom.pixels.utils import pixel_array
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -40,8 +39,8 @@ CODECS: dict[str, Callable[[bytes], NDArray[np.generic]]] = {
     JPEG2000Lossless: imagecodecs.jpeg2k_decode,
     JPEG2000: imagecodecs.jpeg2k_decode,
 }
-LITTLE_ENDIAN = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
-SYNTAXES = frozenset(CODECS) | {*LITTLE_ENDIAN, ExplicitVRBigEndian, RLELossless}
+NATIVE = {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian}
+SYNTAXES = frozenset(CODECS) | NATIVE | {RLELossless}
 
 SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}  # ITU-T T.81 table B.1, T.87 C.1
 MAX_TILES = 4096  # of a JPEG 2000 codestream: each costs the decoder kilobytes before a pixel is read
@@ -61,11 +60,10 @@ def decode_frame(dataset: Dataset, syntax: str, frame: int) -> Words:
     rows, columns = int(dataset.Rows), int(dataset.Columns)
     if syntax in CODECS:
         decoded = _decode_codestream(dataset, syntax, frame)
-    elif syntax in LITTLE_ENDIAN:
-        decoded = _decode_plain(dataset, frame)
+    elif syntax == RLELossless:
+        decoded = _decode_rle(dataset, frame)
     else:
-        _check_length(dataset, syntax)
-        decoded = pixel_array(dataset, index=frame - 1, raw=True)
+        decoded = _decode_plain(dataset, syntax, frame)
     if decoded.shape != (rows, columns):
         raise BadPixels(
             f"decoded size {decoded.shape}, but Rows × Columns is {rows} × {columns}: export it again"
@@ -77,25 +75,41 @@ def _frames(dataset: Dataset) -> int:
     return int(dataset.get("NumberOfFrames") or 1)
 
 
-def _check_length(dataset: Dataset, syntax: str) -> None:
-    """Compare the bytes with what the header asks for: a twentieth may be padding, RLE packs 64-fold."""
-    pixels = int(dataset.Rows) * int(dataset.Columns) * _frames(dataset)
-    needed, present = pixels * int(dataset.BitsAllocated) // 8, len(dataset.PixelData)
-    least = needed // 64 if syntax == RLELossless else needed
-    most = 2 * needed + 1024 * _frames(dataset) if syntax == RLELossless else needed + needed // 20 + 1
-    if not least <= present <= most:
+def _frame_bytes(dataset: Dataset) -> int:
+    return int(dataset.Rows) * int(dataset.Columns) * int(dataset.BitsAllocated) // 8
+
+
+def _decode_plain(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.generic]:
+    """Uncompressed words (PS3.5 8.1.1, 8.2); a twentieth more than the header asks for may be padding."""
+    size, data = _frame_bytes(dataset), dataset.PixelData
+    needed = size * _frames(dataset)
+    if not needed <= len(data) <= needed + needed // 20 + 1:
         raise BadPixels(
-            f"{present} bytes of pixel data, {needed} expected: truncated or wrong Rows and Columns"
+            f"{len(data)} bytes of pixel data, {needed} expected: truncated or wrong Rows and Columns"
         )
-
-
-def _decode_plain(dataset: Dataset, frame: int) -> NDArray[np.generic]:
-    _check_length(dataset, str(ExplicitVRLittleEndian))
+    order = ">" if syntax == ExplicitVRBigEndian else "<"
     shape = int(dataset.Rows), int(dataset.Columns)
-    word = np.dtype("<u2" if int(dataset.BitsAllocated) == 16 else "u1")
-    count = shape[0] * shape[1]
-    offset = (frame - 1) * count * word.itemsize
-    return np.frombuffer(dataset.PixelData, word, count, offset).reshape(shape)
+    if int(dataset.BitsAllocated) == 8 and order == ">" and dataset["PixelData"].VR == "OW":
+        data = np.frombuffer(data, ">u2", len(data) // 2).astype("<u2").tobytes()
+    word = np.dtype(f"{order}u2" if int(dataset.BitsAllocated) == 16 else "u1")
+    return np.frombuffer(data, word, shape[0] * shape[1], (frame - 1) * size).reshape(shape)
+
+
+def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
+    """PackBits planes (PS3.5 annex G): two bytes give 128 at most, so the output is bounded by the input."""
+    data = get_frame(dataset.PixelData, frame - 1, number_of_frames=_frames(dataset))
+    needed, word = _frame_bytes(dataset), np.dtype("<u2" if int(dataset.BitsAllocated) == 16 else "u1")
+    if needed > 64 * len(data):
+        raise BadPixels(
+            f"{len(data)} bytes of RLE data cannot hold {needed}: truncated or wrong Rows and Columns"
+        )
+    try:
+        decoded = imagecodecs.dicomrle_decode(data, word, out=needed)
+    except Exception as error:  # the codec's own error type
+        raise BadPixels(f"RLE data cannot be decoded ({type(error).__name__}): export it again") from error
+    if len(decoded) != needed:
+        raise BadPixels(f"{len(decoded)} bytes of decoded RLE data, {needed} expected: truncated")
+    return np.frombuffer(decoded, word).reshape(int(dataset.Rows), int(dataset.Columns))
 
 
 def _decode_codestream(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.generic]:

@@ -42,7 +42,7 @@ ServiceEpisodeDescription ServiceEpisodeID SmokingStatus SpecialNeeds StationNam
 StudyDescription StudyIDIssuer TextComments TextString TimezoneOffsetFromUTC VerifyingOrganization
 VisitComments
 """
-# emptied or replaced by a dummy (actions Z and D): a filled one is no finding once the file says it is cleaned
+# emptied or replaced by a dummy (actions Z and D): no finding once the file says that it is cleaned
 _REPLACED = """
 AccessionNumber ContentCreatorName ContentDate ContentTime FillerOrderNumberImagingServiceRequest
 PatientBirthDate PatientID PatientName PersonName PlacerOrderNumberImagingServiceRequest

@@ -26,13 +26,14 @@ class Spacing:
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """First value of a tag as stripped text, empty where it is absent."""
+    """First value of a tag as short printable text, empty where it is absent."""
     value = dataset.get(keyword)
     if value is None or isinstance(value, bytes):
         return ""
     many = not isinstance(value, str) and hasattr(value, "__len__")
     first = (value[0] if len(value) else "") if many else value
-    return str(first).strip().strip("\0")
+    printable = "".join(c for c in str(first) if c.isprintable())  # it may reach a terminal or a page
+    return printable.strip()[:64]
 
 
 def integer(dataset: Dataset, keyword: str, least: int = 0) -> int:

@@ -213,3 +213,13 @@ def verify(folder: Path) -> None:
         span = slice(source["start"], source["stop"])
         if digest(store.patches[span], store.rows[span]) != source["digest"]:
             raise BadStore(f"{folder}: patches {source['start']} to {source['stop']} changed: make it again")
+
+
+def is_store(folder: Path) -> bool:
+    """Whether the folder holds a finished store."""
+    return (folder / "store.json").is_file()
+
+
+def refused_sources(folder: Path) -> list[Refused]:
+    """What could not be extracted when the store was made, and why."""
+    return [Refused(**one) for one in _read_index(folder).get("refused", [])]
