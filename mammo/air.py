@@ -6,6 +6,7 @@ from scipy import ndimage
 
 WORKING_SIZE = 512  # pixels along the longer side: the outline needs no more
 BINS = 256
+CLOSED = 4  # working pixels: narrower gaps in the tissue are shadows, not air
 
 
 def otsu_threshold(values: NDArray[np.float32]) -> float:
@@ -23,6 +24,7 @@ def estimate_air(grey: NDArray[np.float32]) -> NDArray[np.bool_]:
     step = max(1, max(grey.shape) // WORKING_SIZE)
     small = grey[::step, ::step]
     tissue = small >= otsu_threshold(small) / 2  # half: fat and skin are darker than the gland
+    tissue = ndimage.binary_closing(np.pad(tissue, CLOSED), iterations=CLOSED)[CLOSED:-CLOSED, CLOSED:-CLOSED]
     regions, count = ndimage.label(tissue)
     if count:
         sizes = np.bincount(regions.ravel())

@@ -71,9 +71,9 @@ class Annotations:
     refused: tuple[Refused, ...]
 
 
-def refuse(name: str, error: Exception) -> Refused:
-    """Record an error of ours beside the name of what it stopped."""
-    return Refused(name, type(error).__name__, str(error))
+def refuse(name: str, error: Exception, path: Path | None = None) -> Refused:
+    """Record an error of ours beside the name of what it stopped; the path need not be told twice."""
+    return Refused(name, type(error).__name__, str(error).removeprefix(f"{path}: "))
 
 
 def split_of(patient: str) -> str:

@@ -102,7 +102,7 @@ def extract(image: AnnotatedImage, how: Extraction) -> tuple[store.Patches, list
     known = [(lesion, roi) for lesion, roi in lesions if roi is not None]
     tissue = resize_mask(~mammogram.air, shape)
     rois: list[Roi] = [roi for _, roi in known]
-    patches: list[NDArray[np.generic]] = []
+    patches: list[NDArray[np.float32]] = []
     rows: list[store.Row] = []
     for place, centres in sample(rois, tissue, sampling, generator_for(image.name, sampling.seed)):
         lesion = None if place is None else known[place][0]
@@ -130,16 +130,14 @@ def extract_shard(image: AnnotatedImage, folder: Path, how: Extraction) -> Refus
     try:
         patches, rows = extract(image, how)
     except BadData as error:
-        return refuse(image.name, error)
+        return refuse(image.name, error, image.path)
     store.write_shard(folder, source_key(image), patches, rows)
     return None
 
 
 def decoder_died(image: AnnotatedImage) -> Refused:
     """What is said of an image whose decoding ended its process."""
-    return refuse(
-        image.name, BadPixels(f"{image.path}: the decoder crashed or ran out of memory: export it again")
-    )
+    return refuse(image.name, BadPixels("the decoder crashed or ran out of memory: export it again"))
 
 
 def build_store(

@@ -113,12 +113,12 @@ def choose_voi(pipeline: Pipeline, choice: str) -> Lut | Window | None:
 
 def full_range(values: Floats, pipeline: Pipeline) -> Floats:
     """Modality values → [0, 1] without a VOI: linear over all that the modality step can give."""
-    if isinstance(pipeline.modality, Lut):
-        low, high = 0.0, 2.0**pipeline.modality.bits - 1
+    if isinstance(pipeline.modality, Lut):  # its entries, not its bits: real files promise 16 and use 10
+        ends = pipeline.modality.data.astype(np.float64)
     else:
         ends = apply_modality(np.array(stored_range(pipeline), np.float64), pipeline.modality)
-        low, high = float(ends.min()), float(ends.max())
-    return (values - low) / (high - low)
+    low, high = float(ends.min()), float(ends.max())
+    return (values - low) / max(high - low, 1e-12)
 
 
 def render(

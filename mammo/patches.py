@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ LESION_OVERLAP, BACKGROUND_OVERLAP, RELAX_BY = 0.75, 0.35, 0.05
 MISSES = 1000  # before the overlap of a lesion patch is relaxed
 PATIENCE = 10  # blocks of draws before background is given up: a small breast full of lesions has none
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 Mask = NDArray[np.bool_]
 Centres = NDArray[np.int64]  # (n, 2): row, column
 
@@ -156,7 +158,7 @@ def background_centres(
     return np.concatenate(found)[:count]
 
 
-def cut(image: NDArray[np.generic], centre: NDArray[np.int64], patch: int) -> NDArray[np.generic]:
+def cut(image: NDArray[Scalar], centre: NDArray[np.int64], patch: int) -> NDArray[Scalar]:
     """Patch (patch, patch) around a centre; beyond the image there is air, which is 0."""
     out = np.zeros((patch, patch), image.dtype)
     top, left = (int(c) - patch // 2 for c in centre)

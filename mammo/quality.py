@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def examine(path: Path, root: Path) -> FileFacts | Refused:
             mammogram = mammogram_of(dataset)
         return _facts(name, mammogram, identity)
     except BadData as error:
-        return refuse(name, error)
+        return refuse(name, error, path)
 
 
 def _facts(name: str, mammogram: Mammogram, identity: Identity) -> FileFacts:
@@ -146,7 +146,7 @@ def inspect_folder(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Report, list[FileFacts]]:
     """Examine every file over the cores, then sum up."""
-    files = find_files(root)
+    files = leave_masks(find_files(root), annotations)
     results: list[FileFacts | Refused] = []
     died = partial(_decoder_died, root=root)
     for result in over_cores(partial(examine, root=root), files, min(workers, len(files)), died):
@@ -154,7 +154,22 @@ def inspect_folder(
         progress(len(results), len(files))
     facts = sorted((one for one in results if isinstance(one, FileFacts)), key=lambda one: one.name)
     unreadable = sorted((one for one in results if isinstance(one, Refused)), key=lambda one: one.name)
-    return summarise(root, facts, unreadable, annotations), facts
+    return summarise(root, facts, unreadable, readable(annotations, root, unreadable)), facts
+
+
+def leave_masks(files: list[Path], annotations: Annotations | None) -> list[Path]:
+    """Masks and crops of CBIS-DDSM say that they are mammograms: their folders are known from the tables."""
+    lesions = [lesion for image in annotations.images for lesion in image.lesions] if annotations else []
+    folders = {lesion.mask_folder for lesion in lesions}
+    return [path for path in files if folders.isdisjoint(path.parents)]
+
+
+def readable(annotations: Annotations | None, root: Path, unreadable: list[Refused]) -> Annotations | None:
+    """Annotations of the images that can be read: no others count."""
+    if annotations is None:
+        return None
+    lost = {root / one.name for one in unreadable}
+    return replace(annotations, images=tuple(image for image in annotations.images if image.path not in lost))
 
 
 def _decoder_died(path: Path, root: Path) -> Refused:
@@ -175,12 +190,14 @@ def summarise(
     wrong_side = [one.name for one in facts if not one.side_fits]
     refused = list(annotations.refused) if annotations else []
     warnings = [
-        *_some(len(unreadable), "files cannot be read"),
-        *_some(len(duplicates), "groups of files have the same pixels"),
-        *_some(len(wrong_side), "files show the chest wall on the other side than their laterality says"),
-        *_some(sum(bool(one.identity.tags) for one in facts), "files still have identifying tags filled"),
-        *_some(identity.get("burned-in annotation: YES", 0), "files say that names are burned in"),
-        *_some(len(refused), "rows of the annotation table were refused"),
+        *_some(len(unreadable), "files that cannot be read"),
+        *_some(len(duplicates), "groups of files with the same pixels"),
+        *_some(
+            len(wrong_side), "files with the chest wall on another side than laterality or orientation say"
+        ),
+        *_some(sum(bool(one.identity.tags) for one in facts), "files with identifying tags still filled"),
+        *_some(identity.get("burned-in annotation: YES", 0), "files that say that names are burned in"),
+        *_some(len(refused), "refused rows of the annotation tables"),
         *_mixed_intents(counts["intent"]),
         *_crossing(root, duplicates, annotations),
         *_missing_classes(counts.get("class")),
@@ -205,7 +222,7 @@ def _count(entries: Iterable[str]) -> dict[str, int]:
 
 
 def _some(number: int, what: str) -> list[str]:
-    return [f"{number} {what}"] if number else []
+    return [f"{what}: {number}"] if number else []
 
 
 def class_counts(annotations: Annotations) -> dict[str, int]:
@@ -261,7 +278,7 @@ def _crossing(root: Path, duplicates: list[list[str]], annotations: Annotations 
         return []
     splits = {image.path.resolve(): image.split for image in annotations.images}
     found = [{splits.get((root / name).resolve()) for name in names} - {None} for names in duplicates]
-    return _some(sum(len(group) > 1 for group in found), "groups of the same pixels cross a split")
+    return _some(sum(len(group) > 1 for group in found), "groups of the same pixels that cross a split")
 
 
 def _missing_classes(classes: dict[str, int] | None) -> list[str]:

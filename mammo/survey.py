@@ -33,7 +33,7 @@ def survey_folder(root: Path) -> tuple[Report, dict[str, Pictures]]:
         try:
             picture = read_picture(path)
         except BadData as error:
-            unreadable.append(refuse(name, error))
+            unreadable.append(refuse(name, error, path))
             continue
         same[hashlib.sha256(repr(picture.shape).encode() + picture.tobytes()).hexdigest()].append(name)
         counts[path.parent.name] += 1
@@ -82,8 +82,8 @@ def _report(
     filled = [name for name, number in counts["class"].items() if number]
     missing = [name for name, number in counts["class"].items() if not number]
     warnings = [f"no patch of class {', '.join(missing)}"] if missing else []
-    warnings += [f"{len(refused)} sources were refused"] if refused else []
-    warnings += [f"{len(duplicates)} groups of pictures are the same"] if duplicates else []
+    warnings += [f"refused sources: {len(refused)}"] if refused else []
+    warnings += [f"groups of the same pictures: {len(duplicates)}"] if duplicates else []
     levels = {name: np.concatenate([one.ravel() for one in read[name]]) for name in filled if read.get(name)}
     return Report(
         files=files,

@@ -63,15 +63,21 @@ def _inspect(
     return report, gallery_of(facts, annotations) if pictures else {}
 
 
+def count_lines(name: str, counts: dict[str, int], terminal: bool) -> list[Table | str]:
+    """A table on a terminal, else plain lines."""
+    if not terminal:
+        return [f"{name}: {what}: {number}" for what, number in counts.items()]
+    table = Table(name, "count", min_width=40)
+    for what, number in counts.items():
+        table.add_row(Text(what), str(number))
+    return [table] if counts else []
+
+
 def show(report: Report) -> None:
     """Tables and findings for a person."""
-    console = Console()
+    console = Console(soft_wrap=True)
     for name, counts in {**report.counts, "identity": report.identity}.items():
-        table = Table(name, "count", min_width=40)
-        for what, number in counts.items():
-            table.add_row(Text(what), str(number))
-        if counts:
-            console.print(table)
+        console.print(*count_lines(name, counts, console.is_terminal), sep="\n", markup=False)
     for refused in [*report.unreadable, *report.refused_rows][:LISTED]:
         console.print(f"{refused.name}: {refused.error}: {refused.reason}", markup=False, highlight=False)
     for names in report.duplicates[:LISTED]:
