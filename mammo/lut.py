@@ -14,7 +14,7 @@ from mammo.errors import NoSuchVoi
 from mammo.style import NO_STYLE, Style, sigmoid
 
 Floats = NDArray[np.float64]
-LOOKUP_STEP = 65_536  # pixels indexed at a time: their wide indices stay in the cache
+LOOKUP_STEP = 65_536  # pixels indexed at a time
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def grey_table(
 
 
 def look_up(table: NDArray[np.float32], words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
-    """Index the table by every word of an image (H, W), in pieces that stay in the cache."""
+    """Index the table by every word of an image (H, W), in pieces whose wide indices stay in the cache."""
     out = np.empty(words.shape, np.float32)
     flat, source = out.reshape(-1), words.reshape(-1)
     wide = np.empty(min(LOOKUP_STEP, source.size), np.intp)

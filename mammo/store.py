@@ -67,11 +67,12 @@ def start(folder: Path, settings: Row) -> None:
 
 
 def write_shard(folder: Path, key: str, patches: Patches, rows: Sequence[Row]) -> None:
-    """Keep the patches of one source; its row file comes last and says that the shard is whole."""
+    """Keep the patches of one source; its row file comes last, with a checksum, and says that it is whole."""
     content = io.BytesIO()
     np.save(content, patches, allow_pickle=False)
     write_atomically(folder / "shards" / f"{key}.npy", content.getvalue())
-    write_atomically(folder / "shards" / f"{key}.jsonl", _lines(rows))
+    shard = {"digest": digest(patches, rows), "rows": list(rows)}
+    write_atomically(folder / "shards" / f"{key}.json", json.dumps(shard).encode())
 
 
 def _lines(rows: Sequence[Row]) -> bytes:
@@ -84,7 +85,7 @@ def _parse_lines(path: Path) -> list[Row]:
 
 def finished_keys(folder: Path) -> set[str]:
     """Keys of the sources that need no extraction: in a whole shard, or in the finished store."""
-    shards = {path.stem for path in (folder / "shards").glob("*.jsonl")}
+    shards = {path.stem for path in (folder / "shards").glob("*.json")}
     return shards | {source["key"] for source in _read_index(folder).get("sources", [])}
 
 
@@ -102,6 +103,7 @@ class _Part:
     """Patches of one source, wherever they lie now."""
 
     key: str
+    digest: str
     rows: list[Row]
     file: Path
     start: int = 0
@@ -118,12 +120,14 @@ def _parts(folder: Path, keys: Sequence[str]) -> list[_Part]:
     old_rows = _parse_lines(folder / index["manifest"]) if index else []
     found = []
     for key in keys:
-        shard = folder / "shards" / f"{key}.jsonl"
+        shard = folder / "shards" / f"{key}.json"
         if shard.exists():
-            found.append(_Part(key, _parse_lines(shard), shard.with_suffix(".npy")))
+            whole = json.loads(shard.read_text())
+            found.append(_Part(key, whole["digest"], whole["rows"], shard.with_suffix(".npy")))
         elif key in known:
             begin, end = known[key]["start"], known[key]["stop"]
-            found.append(_Part(key, old_rows[begin:end], folder / index["patches"], begin))
+            file = folder / index["patches"]
+            found.append(_Part(key, known[key]["digest"], old_rows[begin:end], file, begin))
     return [part for part in found if part.rows]
 
 
@@ -142,19 +146,25 @@ def finish(folder: Path, keys: Sequence[str], settings: Row, refused: Sequence[R
         raise BadStore(
             f"no patch could be taken: {len(refused)} sources were refused, see `mammofed inspect`"
         )
-    size = int(settings["patch"])
     beside = folder / f"patches.{os.getpid()}.tmp"
-    joined = np.lib.format.open_memmap(beside, mode="w+", dtype=np.uint16, shape=(len(rows), size, size))
-    sources, begin = [], 0
-    for part in parts:
-        patches, end = part.patches(), begin + len(part.rows)
-        joined[begin:end] = patches
-        checksum = digest(patches, part.rows)
-        sources.append({"key": part.key, "start": begin, "stop": end, "digest": checksum})
-        begin = end
-    joined.flush()
-    del joined
+    _join(beside, parts, int(settings["patch"]))
+    ends = np.cumsum([len(part.rows) for part in parts]).tolist()
+    sources = [
+        {"key": part.key, "start": end - len(part.rows), "stop": end, "digest": part.digest}
+        for part, end in zip(parts, ends, strict=True)
+    ]
     return _put_in_place(folder, beside, rows, {"settings": settings, "sources": sources, "refused": refused})
+
+
+def _join(path: Path, parts: Sequence[_Part], size: int) -> None:
+    """Write all patches after one .npy header, part by part, without holding them."""
+    shape = (sum(len(part.rows) for part in parts), size, size)
+    with path.open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, {"descr": "<u2", "fortran_order": False, "shape": shape})
+        for part in parts:
+            out.write(np.ascontiguousarray(part.patches(), "<u2").data)
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _put_in_place(folder: Path, patches: Path, rows: Sequence[Row], facts: Row) -> Row:
