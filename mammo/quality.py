@@ -196,7 +196,7 @@ def summarise(
             len(wrong_side), "files with the chest wall on another side than laterality or orientation say"
         ),
         *_some(sum(bool(one.identity.tags) for one in facts), "files with identifying tags still filled"),
-        *_some(identity.get("burned-in annotation: YES", 0), "files that say that names are burned in"),
+        *_some(identity.get("BurnedInAnnotation: YES", 0), "files that say that names are burned in"),
         *_some(len(refused), "refused rows of the annotation tables"),
         *_mixed_intents(counts["intent"]),
         *_crossing(root, duplicates, annotations),
@@ -251,8 +251,8 @@ def identity_findings(facts: Sequence[FileFacts]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for one in facts:
         found.update(f"filled: {tag}" for tag in one.identity.tags)
-        found[f"burned-in annotation: {one.identity.burned_in or 'not stated'}"] += 1
-        found["identity removed: " + ("YES" if one.identity.said_removed else "not stated")] += 1
+        found[f"BurnedInAnnotation: {one.identity.burned_in or 'not stated'}"] += 1
+        found["PatientIdentityRemoved: " + ("YES" if one.identity.said_removed else "not YES")] += 1
         found["private tags"] += one.identity.private_tags > 0
         found["UID in the file's path"] += one.identity.uid_in_name
     return {finding: number for finding, number in found.most_common() if number}
