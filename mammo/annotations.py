@@ -2,7 +2,7 @@
 
 import csv
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -93,8 +93,9 @@ def label_of(kind: str, pathology: str) -> int:
 
 
 def find_tables(root: Path) -> list[Path]:
-    """Annotation tables that lie in the folder itself."""
-    return sorted(root.glob("*.csv")) if root.is_dir() else []
+    """Annotation tables that lie in the folder itself; other CSV files (a download's own list) are left."""
+    found = sorted(root.glob("*.csv")) if root.is_dir() else []
+    return [table for table in found if _row_reader(read_table(table)) is not None]
 
 
 def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
@@ -104,17 +105,22 @@ def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
     refused: list[Refused] = []
     for table in tables:
         rows = read_table(table)
-        columns = set(rows[0]) if rows else set()
-        if not columns >= CBIS_COLUMNS and not columns >= BOX_COLUMNS:
-            missing = ", ".join(sorted(BOX_COLUMNS - columns))
-            raise BadAnnotation(f"{table}: neither a CBIS-DDSM case list nor a table with {missing}")
-        read = _cbis_image if columns >= CBIS_COLUMNS else _boxed_image
+        read = _row_reader(rows)
+        if read is None:
+            needed = ", ".join(sorted(BOX_COLUMNS))
+            raise BadAnnotation(f"{table}: neither a CBIS-DDSM case list nor a table with columns {needed}")
         for number, row in enumerate(rows, start=2):
             try:
                 add(images, splits, read(root, row))
             except BadData as error:
                 refused.append(refuse(f"{table.name} row {number}", error))
     return Annotations(tuple(images.values()), tuple(refused))
+
+
+def _row_reader(rows: list[Row]) -> Callable[[Path, Row], AnnotatedImage] | None:
+    """What reads the rows of a table with these columns."""
+    columns = set(rows[0]) if rows else set()
+    return _cbis_image if columns >= CBIS_COLUMNS else _boxed_image if columns >= BOX_COLUMNS else None
 
 
 def read_table(table: Path) -> list[Row]:

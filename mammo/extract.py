@@ -107,19 +107,19 @@ def extract(image: AnnotatedImage, how: Extraction) -> tuple[store.Patches, list
     for place, centres in sample(rois, tissue, sampling, generator_for(image.name, sampling.seed)):
         lesion = None if place is None else known[place][0]
         patches += [cut(picture, centre, sampling.patch) for centre in centres]
-        rows += [_row(image, lesion, centre, str(style), sampling.seed) for centre in centres.tolist()]
+        facts = {"style": str(style), "vendor": mammogram.vendor, "intent": mammogram.intent}
+        rows += [_row(image, lesion, centre, sampling.seed) | facts for centre in centres.tolist()]
     stacked = np.array(patches, np.float32).reshape(-1, sampling.patch, sampling.patch)
     return np.rint(stacked * store.LEVELS).astype(np.uint16), rows
 
 
-def _row(image: AnnotatedImage, lesion: Lesion | None, centre: list[int], style: str, seed: int) -> store.Row:
+def _row(image: AnnotatedImage, lesion: Lesion | None, centre: list[int], seed: int) -> store.Row:
     return {
         "source": image.name,
         "lesion": lesion.lesion_id if lesion else "",
         "class": CLASSES[lesion.label if lesion else 0],
         "patient": pseudonym(image.patient, seed),
         "split": image.split,
-        "style": style,
         "row": centre[0],
         "column": centre[1],
     }

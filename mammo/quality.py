@@ -198,7 +198,7 @@ def summarise(
         *_some(sum(bool(one.identity.tags) for one in facts), "files with identifying tags still filled"),
         *_some(identity.get("BurnedInAnnotation: YES", 0), "files that say that names are burned in"),
         *_some(len(refused), "refused rows of the annotation tables"),
-        *_mixed_intents(counts["intent"]),
+        *mixed_intents(counts["intent"]),
         *_crossing(root, duplicates, annotations),
         *_missing_classes(counts.get("class")),
     ]
@@ -267,7 +267,8 @@ def histograms_by_vendor(facts: Sequence[FileFacts]) -> dict[str, list[int]]:
     return {vendor: total.tolist() for vendor, total in sums.items()}
 
 
-def _mixed_intents(intents: dict[str, int]) -> list[str]:
+def mixed_intents(intents: Iterable[str]) -> list[str]:
+    """A warning where images for processing and for presentation come together (PS3.3 C.8.11.7)."""
     mixed = len(set(intents) - {"not stated"}) > 1
     return ["images for processing and for presentation are mixed: train on one kind"] if mixed else []
 

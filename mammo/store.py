@@ -56,13 +56,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def start(folder: Path, settings: Row) -> None:
     """Make the folder, or continue one that was begun with the same settings."""
-    (folder / "shards").mkdir(parents=True, exist_ok=True)
     begun = folder / "settings.json"
     text = json.dumps(settings, sort_keys=True, indent=1)
+    if folder.exists() and not begun.exists() and any(folder.iterdir()):
+        raise BadSetting(f"{folder} holds something else than a patch store: name an empty or a new folder")
+    (folder / "shards").mkdir(parents=True, exist_ok=True)
     if begun.exists() and begun.read_text() != text:
         raise BadSetting(f"{folder} was begun with other settings: use the same ones, or another --out")
     write_atomically(begun, text.encode())
-    for left_over in folder.rglob("*.tmp"):
+    for left_over in [*folder.glob("*.tmp"), *(folder / "shards").glob("*.tmp")]:
         left_over.unlink()
 
 

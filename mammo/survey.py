@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from mammo.annotations import CLASSES, AnnotatedImage, Annotations, Refused, ref
 from mammo.extract import Extraction, extract
 from mammo.folder import ImageFolder, open_folder, read_picture
 from mammo.patches import Sampling
-from mammo.quality import BINS, FileFacts, Report
+from mammo.quality import BINS, FileFacts, Report, mixed_intents
 from mammofed.errors import BadData
 
 SHOWN = 6  # pictures of each class in a gallery
+RECORDED = ("split", "style", "vendor", "intent")  # of the manifest, counted in a report
 SAMPLED = 200  # patches of each class in a histogram
 
 Pictures = list[NDArray[np.float32]]
@@ -58,8 +60,7 @@ def survey_store(folder: Path) -> tuple[Report, dict[str, Pictures]]:
     classes = Counter(row["class"] for row in rows)
     counts = {
         "class": {name: classes[name] for name in opened.classes},
-        "split": dict(Counter(row["split"] for row in rows).most_common()),
-        "style": dict(Counter(row["style"] for row in rows).most_common()),
+        **{name: dict(Counter(row[name] or "not stated" for row in rows).most_common()) for name in RECORDED},
     }
     read = {}
     for label, name in enumerate(opened.classes):
@@ -67,6 +68,7 @@ def survey_store(folder: Path) -> tuple[Report, dict[str, Pictures]]:
         spread = places[:: max(1, len(places) // SAMPLED)][:SAMPLED]
         read[name] = [picture[0] for picture in opened.read(spread)]
     report = _report(counts, read, store.refused_sources(folder), [], len(rows))
+    report = replace(report, warnings=[*report.warnings, *mixed_intents(counts["intent"])])
     return report, {
         name: pictures[:: max(1, len(pictures) // SHOWN)][:SHOWN] for name, pictures in read.items()
     }

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mammo.annotations import find_tables, read_annotations
 from mammo.extract import Extraction, build_store
 from mammo.patches import Sampling
+from mammo.quality import mixed_intents
 from mammo.store import open_store
 from mammo.style import parse_style
 from mammofed.errors import BadSetting
@@ -79,4 +80,6 @@ def patches(
     rows = open_store(out).rows
     for (name, split), number in sorted(Counter((row["class"], row["split"]) for row in rows).items()):
         typer.echo(f"{name:16} {split:6} {number:7}")
+    for warning in mixed_intents(row["intent"] or "not stated" for row in rows):
+        typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{len(rows)} patches of {len(index['sources'])} images in {out}")

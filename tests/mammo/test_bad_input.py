@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydicom import dcmread
 from pydicom.data import get_testdata_file
-from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless
+from pydicom.encaps import encapsulate
+from pydicom.uid import JPEG2000Lossless, JPEGExtended12Bit, JPEGLosslessSV1, JPEGLSLossless, RLELossless
 
 from mammo.decode import codestream_shape
 from mammo.dicom import load
@@ -80,6 +82,18 @@ def test_a_truncated_file_raises(syntax: str, keep: float, tmp_path: Path) -> No
     path = save(tmp_path / "a.dcm", breast(), syntax)
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     with pytest.raises(BadMammogram, match=r"a\.dcm"):
+        load(path)
+
+
+@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGExtended12Bit, JPEGLSLossless, JPEG2000Lossless])
+def test_a_codestream_that_ends_early_raises(syntax: str, tmp_path: Path) -> None:
+    """The DICOM file is whole, the image in it is not: some decoders would fill the rest with grey."""
+    path = save(tmp_path / "a.dcm", breast(), syntax)
+    stream = encode(breast(), syntax, 12)
+    dataset = dcmread(path)
+    dataset.PixelData = encapsulate([stream[: len(stream) // 2]])
+    dataset.save_as(path)
+    with pytest.raises(BadPixels, match="end marker"):
         load(path)
 
 

@@ -54,10 +54,24 @@ def test_patches_reads_cbis_ddsm_as_it_is(tmp_path: Path) -> None:
     assert classes == {"background", "mass_benign", "mass_malignant", "calc_benign"}, result.output
 
 
+def test_mixed_intents_are_never_silent(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 2)
+    save(tmp_path / "in" / "1.dcm", breast(200, 150), PresentationIntentType="FOR PROCESSING")
+    result = run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 32, "--workers", 1)
+    assert "for processing and for presentation are mixed" in result.stderr
+    assert run("inspect", tmp_path / "out").exit_code == 1
+
+
 def test_patches_without_a_table_raises(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="--csv"):
         run("patches", tmp_path, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_another_kind_in_the_folder_is_left(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 4)
+    (tmp_path / "in" / "metadata.csv").write_text("Series UID,Collection\n1.2.3,CBIS-DDSM\n")
+    assert run("inspect", tmp_path / "in", "--workers", 1).exit_code == 0
 
 
 def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_added_images_extend_a_finished_store(tmp_path: Path) -> None:
     }
 
 
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    annotations = annotated_folder(tmp_path / "in", 1)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.tmp").write_text("dear")
+    with pytest.raises(BadSetting, match="something else"):
+        build_store(annotations, tmp_path / "home", HOW, workers=1)
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["letter.tmp"]
+
+
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     annotations = annotated_folder(tmp_path / "in", 2)
     build_store(annotations, tmp_path / "out", HOW, workers=1)
@@ -179,6 +188,8 @@ def test_the_manifest_is_plain_json_with_a_pseudonym(tmp_path: Path) -> None:
     index = build_store(annotations, tmp_path / "out", HOW, workers=1)
     text = (tmp_path / "out" / index["manifest"]).read_text()
     row = json.loads(text.splitlines()[0])
-    assert set(row) == {"source", "lesion", "class", "patient", "split", "style", "row", "column"}
+    assert set(row) == {
+        *("source", "lesion", "class", "patient", "split", "style", "row", "column", "vendor", "intent")
+    }
     assert "patient0" not in text
     assert extract(annotations.images[0], HOW)[1][0] == row
