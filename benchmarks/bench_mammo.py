@@ -29,7 +29,7 @@ from mammo.store import open_store
 from mammo.style import Style
 
 ROWS, COLUMNS = 3062, 2394  # a full-size detector
-IMAGES, PICTURES = 96, 4  # of the extraction, and how many of them differ
+IMAGES, PICTURES = 128, 4  # of the extraction, and how many of them differ
 # an uncompressed file leaves no decoding to save: the look-up itself costs more than pydicom's one copy
 FORMATS = (
     ("JPEG lossless", JPEGLosslessSV1, 1.15),

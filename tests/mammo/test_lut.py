@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom import Dataset, dcmread
 from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
@@ -144,6 +144,7 @@ pipelines = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(pipelines, st.sampled_from(["default", "none"]), st.sampled_from([NO_STYLE, SIGMOID]))
 def test_the_table_is_the_formula_bit_for_bit(pipeline: Pipeline, voi: str, style: Style) -> None:
     half = 2 ** (pipeline.bits - 1)

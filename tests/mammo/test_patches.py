@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mammo.annotations import AnnotatedImage, Box, Lesion
@@ -36,6 +36,7 @@ def disc(
     return np.asarray((y - row) ** 2 + (x - column) ** 2 <= radius**2)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 50), st.integers(1, 20), st.integers(-30, 90), st.integers(-30, 90))
 def test_the_overlap_is_that_of_counting_pixels(row: int, column: int, radius: int, y: int, x: int) -> None:
     mask = disc((64, 56), row, column, radius)
