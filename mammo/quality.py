@@ -38,7 +38,6 @@ class FileFacts:
     content: str  # digest of the stored pixels
     side_fits: bool  # the chest wall is where laterality and orientation put it, or nobody can tell
     identity: Identity
-    thumbnail: NDArray[np.float32]  # (h, w) in [0, 1], small
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ def examine(path: Path, root: Path) -> FileFacts | Refused:
 def _facts(name: str, mammogram: Mammogram, identity: Identity) -> FileFacts:
     picture, tissue = grey(mammogram), ~mammogram.air
     levels = np.minimum(picture[tissue] * BINS, BINS - 1).astype(np.intp)
-    step = max(1, max(picture.shape) // 160)
     shape_and_words = repr(mammogram.words.shape).encode() + mammogram.words.tobytes()
     return FileFacts(
         name=name,
@@ -103,7 +101,6 @@ def _facts(name: str, mammogram: Mammogram, identity: Identity) -> FileFacts:
         content=hashlib.sha256(shape_and_words).hexdigest(),
         side_fits=expected_chest(mammogram) in ("", found_chest(tissue)) or not found_chest(tissue),
         identity=identity,
-        thumbnail=picture[::step, ::step].copy(),
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mammo import store
 from mammo.annotations import CLASSES, AnnotatedImage, Annotations, Refused, refuse
+from mammo.dicom import grey, load
 from mammo.extract import Extraction, extract
 from mammo.folder import ImageFolder, open_folder, read_picture
 from mammo.patches import Sampling
@@ -18,6 +19,7 @@ from mammofed.errors import BadData
 
 SHOWN = 6  # pictures of each class in a gallery
 RECORDED = ("split", "style", "vendor", "intent")  # of the manifest, counted in a report
+THUMBNAIL = 160  # pixels along the longer side of a whole image
 SAMPLED = 200  # patches of each class in a histogram
 
 Pictures = list[NDArray[np.float32]]
@@ -102,7 +104,7 @@ def _report(
     )
 
 
-def gallery_of(facts: list[FileFacts], annotations: Annotations | None) -> dict[str, Pictures]:
+def gallery_of(root: Path, facts: list[FileFacts], annotations: Annotations | None) -> dict[str, Pictures]:
     """Patches by class from the first images of each class, and some whole images by view."""
     shown: dict[str, Pictures] = {}
     for name in CLASSES if annotations else ():
@@ -111,8 +113,14 @@ def gallery_of(facts: list[FileFacts], annotations: Annotations | None) -> dict[
     for one in facts:
         images = shown.setdefault(f"whole images, view {one.groups['view'][0]}", [])
         if len(images) < SHOWN:
-            images.append(one.thumbnail)
+            images.append(_thumbnail(root / one.name if root.is_dir() else root))
     return shown
+
+
+def _thumbnail(path: Path) -> NDArray[np.float32]:
+    picture = grey(load(path))
+    step = max(1, max(picture.shape) // THUMBNAIL)
+    return picture[::step, ::step]
 
 
 def _patches_of(name: str, images: tuple[AnnotatedImage, ...]) -> Pictures:

@@ -60,7 +60,7 @@ def _inspect(
     annotations = read_annotations(path, tables) if tables else None
     with shown_progress("inspect") as progress:
         report, facts = inspect_folder(path, annotations, workers, progress)
-    return report, gallery_of(facts, annotations) if pictures else {}
+    return report, gallery_of(path, facts, annotations) if pictures else {}
 
 
 def count_lines(name: str, counts: dict[str, int], terminal: bool) -> list[Table | str]:

@@ -116,7 +116,7 @@ def test_classes_and_splits_are_counted_from_the_tables(tmp_path: Path) -> None:
     }
     assert any("calc_malignant" in warning for warning in report.warnings)
     assert sum(report.counts["split"].values()) == 2
-    gallery = gallery_of(facts, annotations)
+    gallery = gallery_of(tmp_path, facts, annotations)
     assert {"mass_benign", "mass_malignant", "calc_benign"} <= set(gallery)
     assert (report.files, report.usable) == (2, 2)
 
@@ -145,7 +145,7 @@ def test_the_same_pixels_in_two_splits_are_named(tmp_path: Path) -> None:
 def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     save(tmp_path / "a.dcm", breast(), Manufacturer="<script>alert(1)</script>")
     report, facts = inspect_folder(tmp_path, None, workers=1)
-    page = html_page("a <b> folder", report, gallery_of(facts, None))
+    page = html_page("a <b> folder", report, gallery_of(tmp_path, facts, None))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "data:image/png;base64," in page
