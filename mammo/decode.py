@@ -95,9 +95,23 @@ def _decode_plain(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.gener
     return np.frombuffer(data, word, shape[0] * shape[1], (frame - 1) * size).reshape(shape)
 
 
+def _frame_data(dataset: Dataset, frame: int) -> bytes:
+    """Encapsulated bytes of one frame, found by either offset table or by its fragments (PS3.5 A.4)."""
+    tables = ("ExtendedOffsetTable", "ExtendedOffsetTableLengths")
+    offsets = (dataset[tables[0]].value, dataset[tables[1]].value) if tables[0] in dataset else None
+    try:
+        return get_frame(
+            dataset.PixelData, frame - 1, number_of_frames=_frames(dataset), extended_offsets=offsets
+        )
+    except Exception as error:  # fragments and offsets are arbitrary bytes
+        raise BadPixels(
+            f"frame {frame} cannot be found in the pixel data: truncated, export it again"
+        ) from error
+
+
 def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
     """PackBits planes (PS3.5 annex G): two bytes give 128 at most, so the output is bounded by the input."""
-    data = get_frame(dataset.PixelData, frame - 1, number_of_frames=_frames(dataset))
+    data = _frame_data(dataset, frame)
     needed, word = _frame_bytes(dataset), np.dtype("<u2" if int(dataset.BitsAllocated) == 16 else "u1")
     if needed > 64 * len(data):
         raise BadPixels(
@@ -113,7 +127,7 @@ def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
 
 
 def _decode_codestream(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.generic]:
-    data = get_frame(dataset.PixelData, frame - 1, number_of_frames=_frames(dataset))
+    data = _frame_data(dataset, frame)
     told = codestream_shape(data)
     expected = int(dataset.Rows), int(dataset.Columns), 1
     if told != expected:

@@ -17,7 +17,7 @@ from pydicom.filereader import read_file_meta_info
 from mammo import header
 from mammo.air import estimate_air
 from mammo.decode import Words, check_syntax, decode_frame
-from mammo.errors import BadMammogram, BadPixels, NotDicom, TooLarge
+from mammo.errors import BadMammogram, NotDicom, TooLarge
 from mammo.header import Spacing
 from mammo.lut import Pipeline, apply_modality, by_word, grey_table, look_up
 from mammo.style import NO_STYLE, Style
@@ -130,5 +130,4 @@ def typed_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise NotDicom(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
     except Exception as error:  # a parser that meets arbitrary bytes may stumble in any way
-        kind = BadPixels if "pixel" in type(error).__module__ else NotDicom
-        raise kind(f"{path}: corrupt ({type(error).__name__} while reading): export it again") from error
+        raise NotDicom(f"{path}: corrupt ({type(error).__name__} while reading): export it again") from error

@@ -205,11 +205,11 @@ def open_store(folder: Path, split: str | None = None) -> PatchStore:
         patches: Patches = np.load(folder / index["patches"], mmap_mode="r")
         classes = tuple(str(name) for name in index["classes"])
         labels = np.array([classes.index(row["class"]) for row in rows], np.int64)
-    except (OSError, ValueError, KeyError) as error:
+        chosen = np.array([i for i, row in enumerate(rows) if split in (None, row["split"])], np.int64)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadStore(f"{folder} is damaged ({type(error).__name__}): make it again") from error
     if patches.ndim != 3 or len(patches) != len(rows) or patches.dtype != np.uint16:
         raise BadStore(f"{folder} has {len(rows)} rows for patches {patches.shape}: make it again")
-    chosen = np.array([i for i, row in enumerate(rows) if split in (None, row["split"])], np.int64)
     if not len(chosen):
         raise BadStore(f"{folder} has no patches of split {split!r}")
     fingerprint = hashlib.sha256(f"{index['fingerprint']}:{split}".encode()).hexdigest()

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mammo.annotations import find_tables, read_annotations
 from mammo.extract import Extraction, build_store
+from mammo.folder import is_image_folder
 from mammo.patches import Sampling
 from mammo.quality import mixed_intents
 from mammo.store import open_store
@@ -68,6 +69,8 @@ def patches(
     continues where it was: give the same command again. The same seed gives the same store.
     """
     tables = csv or find_tables(source)
+    if is_image_folder(source) and not tables:
+        raise BadSetting(f"{source} is a folder of images by class: training reads it as it is")
     if not tables:
         raise BadSetting(f"no annotation table in {source}: name one with --csv")
     annotations = read_annotations(source, tables)

@@ -65,6 +65,8 @@ def test_mixed_intents_are_never_silent(tmp_path: Path) -> None:
 def test_patches_without_a_table_raises(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="--csv"):
         run("patches", tmp_path, "--out", tmp_path / "out")
+    with pytest.raises(BadSetting, match="by class"):
+        run("patches", class_folder(tmp_path / "classes"), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from pydicom import Dataset, dcmread
 from pydicom.data import get_testdata_file
+from pydicom.encaps import encapsulate_extended
 from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLosslessSV1, RLELossless
 
 from mammo.dicom import grey, load, modality_values
 from mammo.errors import BadMammogram
 from mammo.lut import by_word
-from tests.mammo.files import LOSSLESS, LOSSY, breast, save
+from tests.mammo.files import LOSSLESS, LOSSY, breast, encode, save
 
 
 @pytest.mark.parametrize("syntax", LOSSLESS, ids=lambda syntax: str(syntax.keyword))
@@ -133,6 +134,18 @@ def test_a_named_frame_has_the_window_of_its_functional_group(syntax: str, tmp_p
         load(path)
     with pytest.raises(BadMammogram, match="frame 4 of 3"):
         load(path, frame=4)
+
+
+def test_a_frame_is_found_by_an_extended_offset_table(tmp_path: Path) -> None:
+    frames = np.stack([breast(seed=seed) for seed in range(3)])
+    path = save(tmp_path / "dbt.dcm", frames, JPEGLosslessSV1)
+    dataset = dcmread(path)
+    streams = [encode(frame, JPEGLosslessSV1, 12) for frame in frames]
+    dataset.PixelData, dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths = encapsulate_extended(
+        streams
+    )
+    dataset.save_as(path)
+    np.testing.assert_array_equal(load(path, frame=3).words, frames[2])
 
 
 def test_shared_groups_hold_where_the_frame_has_none(tmp_path: Path) -> None:

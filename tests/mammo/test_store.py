@@ -160,12 +160,14 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
         store.verify(tmp_path / "out")
 
 
-@pytest.mark.parametrize("damage", ["store.json", "manifest", "patches", "short"])
+@pytest.mark.parametrize("damage", ["store.json", "manifest", "patches", "short", "keyless"])
 def test_a_damaged_store_raises(damage: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     index = build_store(annotated_folder(tmp_path / "in", 2), out, HOW, workers=1)
     if damage == "store.json":
         (out / "store.json").write_text("{")
+    elif damage == "keyless":
+        (out / index["manifest"]).write_text("[]\n" * 24)
     elif damage == "short":
         lines = (out / index["manifest"]).read_text().splitlines()
         (out / index["manifest"]).write_text("\n".join(lines[:-1]))
