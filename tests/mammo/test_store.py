@@ -1,6 +1,9 @@
 """A store is whole or absent, continues where it was, and is a patch source that stays on disk."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +84,33 @@ def test_a_stopped_run_continues_to_the_same_store(tmp_path: Path) -> None:
     seen: list[int] = []
     build_store(annotations, out, HOW, 1, lambda done, total: seen.append(done))
     assert seen == [3, 4, 5, 6]
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mammo.annotations import read_annotations
+from mammo.extract import build_store
+from tests.mammo.test_store import HOW
+source, out = Path(sys.argv[1]), Path(sys.argv[2])
+def kill_at_3(done, total):
+    if done == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+build_store(read_annotations(source, [source / "boxes.csv"]), out, HOW, 1, kill_at_3)
+"""
+
+
+def test_a_killed_process_leaves_nothing_half_written(tmp_path: Path) -> None:
+    annotations, out = annotated_folder(tmp_path / "in"), tmp_path / "killed"
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(out)]
+    assert subprocess.run(command, check=False, cwd=Path(__file__).parents[2]).returncode == -signal.SIGKILL
+    with pytest.raises(BadStore, match="no finished patch store"):
+        store.open_store(out)
+    seen: list[int] = []
+    build_store(annotations, out, HOW, 1, lambda done, total: seen.append(done))
+    assert seen == [3, 4, 5, 6]
+    build_store(annotations, tmp_path / "whole", HOW, workers=1)
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
