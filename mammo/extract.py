@@ -109,7 +109,9 @@ def extract(image: AnnotatedImage, how: Extraction) -> tuple[store.Patches, list
         patches += [cut(picture, centre, sampling.patch) for centre in centres]
         facts = {"style": str(style), "vendor": mammogram.vendor, "intent": mammogram.intent}
         rows += [_row(image, lesion, centre, sampling.seed) | facts for centre in centres.tolist()]
-    stacked = np.array(patches, np.float32).reshape(-1, sampling.patch, sampling.patch)
+    if not rows:
+        raise BadPixels("no tissue is found in the image: every patch would be air")
+    stacked = np.array(patches, np.float32)
     return np.rint(stacked * store.LEVELS).astype(np.uint16), rows
 
 

@@ -19,25 +19,33 @@ def over_cores(
         yield from map(work, items)
         return
     queue = iter(items)
-    broken: list[A] = []
     while True:
-        for item in broken:
-            yield _alone(work, item, crashed)
-        broken = []
-        with _pool(workers) as pool:
-            running: dict[Future[B], A] = {}
-            while not broken:
-                for item in islice(queue, 2 * workers - len(running)):
-                    running[pool.submit(work, item)] = item
-                if not running:
-                    return
-                ready, _ = wait(running, return_when=FIRST_COMPLETED)
-                if any(isinstance(future.exception(), BrokenProcessPool) for future in ready):
-                    broken = list(running.values())
-                    break
-                for future in ready:
-                    del running[future]
-                    yield future.result()
+        taken: list[A] = []  # handed out, and without a result yet
+        try:
+            with _pool(workers) as pool:
+                yield from _drain(pool, work, queue, taken, 2 * workers)
+            return
+        except BrokenProcessPool:
+            for item in taken:
+                yield _alone(work, item, crashed)
+
+
+def _drain(
+    pool: ProcessPoolExecutor, work: Callable[[A], B], queue: Iterator[A], taken: list[A], ahead: int
+) -> Iterator[B]:
+    """Results of the queue as they come, until it is empty or a process dies."""
+    running: dict[Future[B], A] = {}
+    while True:
+        for item in islice(queue, ahead - len(running)):
+            taken.append(item)
+            running[pool.submit(work, item)] = item
+        if not running:
+            return
+        ready, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in ready:
+            result = future.result()
+            taken.remove(running.pop(future))
+            yield result
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -93,13 +93,14 @@ def examine(path: Path, root: Path) -> FileFacts | Refused:
 def _facts(name: str, mammogram: Mammogram, identity: Identity) -> FileFacts:
     picture, tissue = grey(mammogram), ~mammogram.air
     levels = np.minimum(picture[tissue] * BINS, BINS - 1).astype(np.intp)
+    expected, found = expected_chest(mammogram), found_chest(tissue)
     shape_and_words = repr(mammogram.words.shape).encode() + mammogram.words.tobytes()
     return FileFacts(
         name=name,
         groups=_groups(mammogram),
         histogram=tuple(np.bincount(levels, minlength=BINS).tolist()),
         content=hashlib.sha256(shape_and_words).hexdigest(),
-        side_fits=expected_chest(mammogram) in ("", found_chest(tissue)) or not found_chest(tissue),
+        side_fits="" in (expected, found) or expected == found,
         identity=identity,
     )
 

@@ -8,7 +8,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,23 @@ class PatchStore:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside, flush to disk, rename: a reader sees the old file or the new one."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    beside.replace(path)
+    with writing(path):
+        with beside.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line why a file cannot be written: rights, a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise BadSetting(
+            f"cannot write {path}: {error.strerror}; free some space or name another place"
+        ) from error
 
 
 def start(folder: Path, settings: Row) -> None:
@@ -60,7 +73,8 @@ def start(folder: Path, settings: Row) -> None:
     text = json.dumps(settings, sort_keys=True, indent=1)
     if folder.exists() and not begun.exists() and any(folder.iterdir()):
         raise BadSetting(f"{folder} holds something else than a patch store: name an empty or a new folder")
-    (folder / "shards").mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        (folder / "shards").mkdir(parents=True, exist_ok=True)
     if begun.exists() and begun.read_text() != text:
         raise BadSetting(f"{folder} was begun with other settings: use the same ones, or another --out")
     write_atomically(begun, text.encode())
@@ -161,7 +175,7 @@ def finish(folder: Path, keys: Sequence[str], settings: Row, refused: Sequence[R
 def _join(path: Path, parts: Sequence[_Part], size: int) -> None:
     """Write all patches after one .npy header, part by part, without holding them."""
     shape = (sum(len(part.rows) for part in parts), size, size)
-    with path.open("wb") as out:
+    with writing(path), path.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, {"descr": "<u2", "fortran_order": False, "shape": shape})
         for part in parts:
             out.write(np.ascontiguousarray(part.patches(), "<u2").data)

@@ -171,6 +171,21 @@ def test_bad_files_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert len(store.open_store(tmp_path / "out").labels) == 4 * 12
 
 
+def test_an_image_without_tissue_is_refused(tmp_path: Path) -> None:
+    annotations = annotated_folder(tmp_path / "in", 2)
+    save(tmp_path / "in" / "1.dcm", np.zeros((200, 150), np.uint16), PixelPaddingValue=0)
+    build_store(annotations, tmp_path / "out", HOW, workers=1)
+    (refused,) = store.refused_sources(tmp_path / "out")
+    assert "no tissue" in refused.reason
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    annotations = annotated_folder(tmp_path / "in", 1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match="cannot write"):
+        build_store(annotations, tmp_path / "file" / "out", HOW, workers=1)
+
+
 def test_nothing_usable_makes_no_store(tmp_path: Path) -> None:
     annotations = annotated_folder(tmp_path / "in", 1)
     (tmp_path / "in" / "0.dcm").write_bytes(b"")
