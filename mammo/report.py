@@ -33,12 +33,12 @@ def html_page(title: str, report: Report, gallery: Gallery) -> str:
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>",
         f"<style>{CSS}</style>",
-        f"<h1>{escape(title)}</h1><small>{report.usable} of {report.files} files are readable mammograms. "
+        f"<h1>{escape(title)}</h1><small>{report.usable} of {report.files} are usable. "
         "This page shows images: keep it at the site.</small>",
         verdict(report),
         "<h2>Counts</h2><div class=tables>",
         *(count_table(name, counts) for name, counts in report.counts.items()),
-        "</div><h2>Grey levels of tissue, by vendor</h2><div class=tables>",
+        "</div><h2>Grey levels, from black to white</h2><div class=tables>",
         *(histogram(vendor, counts) for vendor, counts in report.histograms.items()),
         "</div><h2>Gallery</h2>",
         *(pictures(heading, images) for heading, images in gallery.items()),

@@ -13,7 +13,7 @@ from mammo.annotations import CLASSES, AnnotatedImage, Annotations, Refused, ref
 from mammo.dicom import grey, load
 from mammo.extract import Extraction, extract
 from mammo.folder import ImageFolder, open_folder, read_picture
-from mammo.patches import Sampling
+from mammo.patches import Sampling, resize
 from mammo.quality import BINS, FileFacts, Report, mixed_intents
 from mammofed.errors import BadData
 
@@ -120,7 +120,7 @@ def gallery_of(root: Path, facts: list[FileFacts], annotations: Annotations | No
 def _thumbnail(path: Path) -> NDArray[np.float32]:
     picture = grey(load(path))
     step = max(1, max(picture.shape) // THUMBNAIL)
-    return picture[::step, ::step]
+    return resize(picture, (picture.shape[0] // step, picture.shape[1] // step))
 
 
 def _patches_of(name: str, images: tuple[AnnotatedImage, ...]) -> Pictures:
