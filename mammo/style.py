@@ -46,16 +46,23 @@ def parse_style(text: str) -> Style:
             style = Style("sigmoid", "", *(float(value) for value in rest))
         except ValueError:
             style = Style("sigmoid", width=0)
-        if style.width > 0 and np.isfinite([style.centre, style.width]).all():
+        if (
+            0 <= style.centre <= 1 and 0.001 <= style.width <= 100
+        ):  # beyond, float32 tells no grey levels apart
             return style
-    raise BadSetting(f"style {text!r}: use none, voi:NAME, or sigmoid:CENTRE:WIDTH with WIDTH > 0")
+    remedy = "use none, voi:NAME, or sigmoid:CENTRE:WIDTH with CENTRE in [0, 1] and WIDTH in [0.001, 100]"
+    raise BadSetting(f"style {text!r}: {remedy}")
+
+
+def _logistic(values: NDArray[np.float32], style: Style) -> NDArray[np.float32]:
+    exponent = np.float32(-4) * (values - np.float32(style.centre)) / np.float32(style.width)
+    return np.asarray(1 / (1 + np.exp(np.clip(exponent, -80, 80))), dtype=np.float32)
 
 
 def sigmoid(values: NDArray[np.float32], style: Style) -> NDArray[np.float32]:
     """Map [0, 1] to [0, 1] by the sigmoid of PS3.3 C.11.2.1.3.1, its ends stretched to 0 and 1."""
-    low, high = (1 / (1 + np.exp(-4 * (end - style.centre) / style.width)) for end in (0.0, 1.0))
-    curve = 1 / (1 + np.exp(-4 * (values - np.float32(style.centre)) / np.float32(style.width)))
-    return np.asarray((curve - np.float32(low)) / np.float32(high - low), dtype=np.float32)
+    low, high = _logistic(np.array([0, 1], np.float32), style)
+    return np.asarray((_logistic(values, style) - low) / (high - low), dtype=np.float32)
 
 
 def is_styled(image: str, p: float, seed: int) -> bool:

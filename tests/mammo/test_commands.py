@@ -1,0 +1,110 @@
+"""`mammofed patches` and `mammofed inspect` from the outside: output, files, exit codes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from app.commands.inspect import inspect
+from app.commands.patches import patches
+from mammo.store import open_store
+from mammofed.errors import BadSetting, MammofedError
+from tests.mammo.files import breast, save
+from tests.mammo.test_annotations import cbis_folder
+from tests.mammo.test_sources import class_folder
+from tests.mammo.test_store import annotated_folder
+
+app = typer.Typer()
+app.command()(patches)
+app.command()(inspect)
+
+
+def run(*words: object) -> Result:
+    """Run a command; an error of ours stays what it is."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if isinstance(result.exception, MammofedError):
+        raise result.exception
+    return result
+
+
+def test_patches_makes_a_store_and_says_what_is_in_it(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 5)
+    (tmp_path / "in" / "3.dcm").write_bytes(b"")
+    words = ("--patch", 32, "--per-lesion", 4, "--style", "sigmoid:0.5:0.25", "--p", 0.5, "--workers", 1)
+    result = run("patches", tmp_path / "in", "--out", tmp_path / "out", *words)
+    assert result.exit_code == 0, result.output
+    assert "32 patches of 4 images" in result.stdout
+    assert "refused 3.dcm: NotDicom: the file is empty" in result.stderr
+    assert "patches: 5 of 5" in result.stderr
+    assert open_store(tmp_path / "out").read(np.array([0])).shape == (1, 1, 32, 32)
+    again = run("patches", tmp_path / "in", "--out", tmp_path / "out", *words)
+    assert again.stdout == result.stdout
+    with pytest.raises(BadSetting, match="other settings"):
+        run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 64)
+
+
+def test_patches_reads_cbis_ddsm_as_it_is(tmp_path: Path) -> None:
+    cbis_folder(tmp_path / "in")
+    words = ("--patch", 16, "--per-lesion", 4, "--workers", 1)
+    result = run("patches", tmp_path / "in", "--out", tmp_path / "out", *words)
+    classes = {row["class"] for row in open_store(tmp_path / "out").rows}
+    assert classes == {"background", "mass_benign", "mass_malignant", "calc_benign"}, result.output
+
+
+def test_mixed_intents_are_never_silent(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 2)
+    save(tmp_path / "in" / "1.dcm", breast(200, 150), PresentationIntentType="FOR PROCESSING")
+    result = run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 32, "--workers", 1)
+    assert "for processing and for presentation are mixed" in result.stderr
+    assert run("inspect", tmp_path / "out").exit_code == 1
+
+
+def test_patches_without_a_table_raises(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="--csv"):
+        run("patches", tmp_path, "--out", tmp_path / "out")
+    with pytest.raises(BadSetting, match="by class"):
+        run("patches", class_folder(tmp_path / "classes"), "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_another_kind_in_the_folder_is_left(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 4)
+    (tmp_path / "in" / "metadata.csv").write_text("Series UID,Collection\n1.2.3,CBIS-DDSM\n")
+    assert run("inspect", tmp_path / "in", "--workers", 1).exit_code == 0
+
+
+def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:
+    save(tmp_path / "a.dcm", breast())
+    clean = run("inspect", tmp_path, "--json", "--workers", 1)
+    assert clean.exit_code == 0
+    assert json.loads(clean.stdout)["counts"]["view"] == {"CC": 1}
+    save(tmp_path / "b.dcm", breast(), PatientIdentityRemoved=None, PatientName="Secret^Name")
+    warned = run("inspect", tmp_path, "--html", tmp_path / "report.html", "--workers", 1)
+    assert warned.exit_code == 1
+    assert "filled: PatientName" in warned.stdout
+    assert "Secret" not in warned.output + (tmp_path / "report.html").read_text()
+    (tmp_path / "a.dcm").unlink()
+    (tmp_path / "b.dcm").write_bytes(b"")
+    assert run("inspect", tmp_path, "--workers", 1).exit_code == 2
+
+
+def test_inspect_with_a_table_draws_a_gallery_by_class(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 4)
+    page = tmp_path / "report.html"
+    result = run("inspect", tmp_path / "in", "--html", page, "--workers", 1)
+    assert result.exit_code == 0, result.output
+    assert all(f"<h3>{name}</h3>" in page.read_text() for name in ("mass_benign", "calc_malignant"))
+
+
+def test_inspect_reads_stores_and_folders_by_class(tmp_path: Path) -> None:
+    class_folder(tmp_path / "classes")
+    folder = run("inspect", tmp_path / "classes", "--json")
+    assert json.loads(folder.stdout)["counts"]["class"]["calc_malignant"] == 1
+    annotated_folder(tmp_path / "in", 4)
+    run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 32, "--workers", 1)
+    assert run("inspect", tmp_path / "out").exit_code == 0
+    with pytest.raises(BadSetting, match="no file or folder"):
+        run("inspect", tmp_path / "absent")
