@@ -48,7 +48,5 @@ def measure() -> list[Ratio]:
             at_least=1,
             detail="two workers, all in",
         ),
-        Ratio(
-            "synthetic memory, 10 × patches", many / few, at_most=1.5, detail=f"{few:.0f} to {many:.0f} MB"
-        ),
+        Ratio("synthetic memory, 10 × patches", many / few, at_most=1.5, detail=f"{few:.0f} to {many:.0f} MB"),
     ]

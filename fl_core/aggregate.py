@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl_core.family import Algorithm
 from fl_core.roles import Roles, Tensors
-from fl_core.state import ServerState, SiteState, Update
+from fl_core.state import ServerState, SiteState, Update, without
 from mammofed.errors import TrainingFailed
 
 
@@ -27,19 +27,25 @@ class WeightedMean:
         self.double = double
         self.sums: Tensors = {}
         self.dtypes: dict[str, torch.dtype] = {}
+        self.floats: list[str] = []
+        self.integers: list[str] = []
 
     def add(self, tensors: Tensors, weight: float) -> None:
-        """Take in one site's tensors, which are not kept."""
-        first = not self.sums
-        for name, tensor in tensors.items():
-            value = tensor.double() if name in self.double else tensor
-            if first:
-                self.dtypes[name] = tensor.dtype
-                self.sums[name] = value * weight if value.is_floating_point() else value.clone()
-            elif value.is_floating_point():
-                self.sums[name].add_(value, alpha=weight)
-            else:
-                torch.maximum(self.sums[name], value, out=self.sums[name])
+        """Take in one site's tensors, which are not kept; one call a kind: many small ones would cost more."""
+        values = {**tensors, **{name: tensors[name].double() for name in self.double if name in tensors}}
+        if not self.sums:
+            self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+            self.floats = [name for name, value in values.items() if value.is_floating_point()]
+            self.integers = [name for name in values if name not in set(self.floats)]
+            self.sums = {name: values[name] * weight for name in self.floats}
+            self.sums.update({name: values[name].clone() for name in self.integers})
+            return
+        if self.floats:
+            sums, added = ([group[name] for name in self.floats] for group in (self.sums, values))
+            torch._foreach_add_(sums, added, alpha=weight)
+        if self.integers:
+            largest, others = ([group[name] for name in self.integers] for group in (self.sums, values))
+            torch._foreach_maximum_(largest, others)
 
     def result(self) -> Tensors:
         """The means, each in the precision in which it came."""
@@ -99,6 +105,7 @@ def aggregate(
         c.add(update.c, update.patches / everyone)
         k.add(update.k, update.patches / everyone)
         came += update.patches
+        del update  # before the next one is made
     if came != here:
         raise TrainingFailed(f"updates for {came} patches came, {here} were announced: aggregate them once more")
     for site in absent:
@@ -114,38 +121,70 @@ def variate_mean(row: Algorithm, parts: Roles) -> WeightedMean | PooledStatistic
     return PooledStatistics(means, variances) if row.k == "pooled" else WeightedMean(frozenset(parts.statistics))
 
 
-def check_update(row: Algorithm, parts: Roles, server: ServerState, update: Update) -> Update:
+Shapes = dict[str, tuple[torch.Size, torch.dtype]]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an update of the open round must look like."""
+
+    round: int
+    groups: dict[str, Shapes]  # of model, c and k
+
+
+def expected(row: Algorithm, parts: Roles, server: ServerState) -> Expected:
+    """The names, shapes and dtypes that the row lets out of a site."""
+    private = row.private(parts)
+    shared = without(server.model, private)
+    weights = {name: shared[name] for name in parts.parameters if name in shared}
+    statistics = {name: server.model[name] for name in parts.statistics}
+    groups = {
+        "model": shapes(shared),
+        "c": shapes(weights) if row.weight_grad else {},
+        "k": shapes(statistics) if row.corrects_statistics else {},
+    }
+    return Expected(server.round + 1, groups)
+
+
+def shapes(tensors: Tensors) -> Shapes:
+    """Shape and dtype of each tensor."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def check_update(wanted: Expected, update: Update) -> Update:
     """The update itself if it may count; else an error that names site, tensor and what is wrong."""
     who = f"update of site {update.site!r}"
-    if update.round != server.round + 1:
-        raise BadUpdate(f"{who}: of round {update.round}, while round {server.round + 1} is open")
+    if update.round != wanted.round:
+        raise BadUpdate(f"{who}: of round {update.round}, while round {wanted.round} is open")
     if update.patches < 1:
         raise BadUpdate(f"{who}: counts {update.patches} patches")
-    private = row.private(parts)
-    shared = {name: tensor for name, tensor in server.model.items() if name not in private}
-    weights = {name: server.model[name] for name in parts.parameters if name not in private}
-    statistics = {name: server.model[name] for name in parts.statistics}
-    check_tensors(f"{who}, model", update.model, shared)
-    check_tensors(f"{who}, variates c", update.c, weights if row.weight_grad else {})
-    check_tensors(f"{who}, variates k", update.k, statistics if row.corrects_statistics else {})
+    for group, like in wanted.groups.items():
+        tensors: Tensors = getattr(update, group)
+        if shapes(tensors) != like:
+            raise BadUpdate(f"{who}, {group}: {first_difference(shapes(tensors), like)}")
+        bad = first_not_finite(tensors)
+        if bad is not None:
+            raise BadUpdate(f"{who}, {group}: tensor {bad!r} is not finite")
     return update
 
 
-def check_tensors(where: str, got: Tensors, wanted: Tensors) -> None:
-    """Names, shapes, dtypes and finiteness."""
+def first_difference(got: Shapes, wanted: Shapes) -> str:
+    """In words, how two sets of tensors differ."""
     for name in sorted(got.keys() ^ wanted.keys()):
-        raise BadUpdate(f"{where}: tensor {name!r} is {'missing' if name in wanted else 'not asked for'}")
-    for name, tensor in got.items():
-        like = wanted[name]
-        if tensor.shape != like.shape or tensor.dtype != like.dtype:
-            raise BadUpdate(
-                f"{where}: tensor {name!r} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
-                f"{like.dtype} of shape {tuple(like.shape)} is needed"
-            )
-        if not is_finite(tensor):
-            raise BadUpdate(f"{where}: tensor {name!r} is not finite")
+        return f"tensor {name!r} is {'missing' if name in wanted else 'not asked for'}"
+    name = next(name for name in got if got[name] != wanted[name])
+    (shape, dtype), (right_shape, right_dtype) = got[name], wanted[name]
+    return f"tensor {name!r} is {dtype} of shape {tuple(shape)}, {right_dtype} of {tuple(right_shape)} is needed"
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Whether all values are finite; one pass over memory in the usual case, since a sum passes NaN and ∞ on."""
-    return not tensor.is_floating_point() or bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+def first_not_finite(tensors: Tensors) -> str | None:
+    """The name of a tensor with NaN or ∞ in it; one pass over memory where there is none: norms pass both on."""
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
+    if not floats or all_finite_norms(list(floats.values())):
+        return None
+    return next((name for name, tensor in floats.items() if not tensor.isfinite().all()), None)
+
+
+def all_finite_norms(tensors: list[Tensor]) -> bool:
+    """Whether no norm is NaN or ∞; a finite tensor may still overflow its norm, so False is not the last word."""
+    return bool(torch.stack([norm.double() for norm in torch._foreach_norm(tensors, 2)]).isfinite().all())

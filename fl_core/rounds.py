@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_core.aggregate import aggregate, check_update
+from fl_core.aggregate import aggregate, check_update, expected
 from fl_core.checkpoint import Checkpoint, read_latest, write_checkpoint
 from fl_core.crew import Crew, SiteProgress, Task, crew_of
 from fl_core.data import Augment, SiteData, check_sites, pool
@@ -91,6 +91,7 @@ def one_round(
 ) -> tuple[ServerState, dict[str, SiteState], list[Update]]:
     """All sites train; their updates are checked and summed as they come; then all commit."""
     row = task.plan.row
+    wanted = expected(row, place.roles, server)
     proposed: dict[str, SiteState] = {}
     summaries: list[Update] = []
 
@@ -98,7 +99,8 @@ def one_round(
         for update, state in crew(server, states):
             proposed[update.site] = state
             summaries.append(replace(update, model={}, c={}, k={}))
-            yield check_update(row, place.roles, server, update)
+            yield check_update(wanted, update)
+            del update  # before the next one is trained
 
     patches = {site.name: site.patches for site in task.sites}
     committed = aggregate(row, place.roles, server, updates(), patches)

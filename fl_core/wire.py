@@ -1,15 +1,33 @@
-"""A state or update ↔ bytes: safetensors with the plain fields as JSON in its header; nothing is ever pickled."""
+"""A state or update ↔ bytes: safetensors with the plain fields as JSON in its header; nothing is ever pickled.
+
+The format is written here, since the library takes ten times as long over it, and read by the library: eight
+bytes with the header's length, the header as JSON, then the tensors' bytes without gaps.
+"""
 
 import json
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import safetensors
 import safetensors.torch
+import torch
 
+from fl_core.roles import Tensors
 from fl_core.state import ServerState, SiteState, Update
 from mammofed.errors import BadData
 
 State = TypeVar("State", ServerState, SiteState, Update)
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def pack(state: ServerState | SiteState | Update) -> bytes:
@@ -18,8 +36,20 @@ def pack(state: ServerState | SiteState | Update) -> bytes:
     groups = {name: value for name, value in values.items() if isinstance(value, dict)}
     plain = {name: value for name, value in values.items() if name not in groups}
     tensors = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
-    data: bytes = safetensors.torch.save(tensors, metadata={"fields": json.dumps(plain)})
-    return data
+    return pack_tensors(tensors, {"fields": json.dumps(plain)})
+
+
+def pack_tensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
+    """Tensors on the CPU as safetensors."""
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    buffers, end = [], 0
+    for name, tensor in sorted(tensors.items()):
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        buffers.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *buffers])
 
 
 def unpack(kind: type[State], data: bytes) -> State:
@@ -40,7 +70,7 @@ def unpack(kind: type[State], data: bytes) -> State:
 
 
 def header(data: bytes) -> dict[str, Any]:
-    """The JSON header of safetensors: its length in eight bytes, then itself."""
+    """The JSON header of safetensors."""
     size = int.from_bytes(data[:8], "little")
     found: dict[str, Any] = json.loads(data[8 : 8 + size])
     return found

@@ -50,9 +50,7 @@ def inspect(
     raise typer.Exit(report.exit_code)
 
 
-def _inspect(
-    path: Path, tables: list[Path], workers: int, pictures: bool
-) -> tuple[Report, dict[str, Pictures]]:
+def _inspect(path: Path, tables: list[Path], workers: int, pictures: bool) -> tuple[Report, dict[str, Pictures]]:
     if is_store(path):
         return survey_store(path)
     if is_image_folder(path) and not tables:

@@ -71,8 +71,8 @@ def test_a_loss_that_is_not_finite_names_site_round_and_step() -> None:
 
 
 def test_a_tensor_that_is_not_finite_is_named() -> None:
-    huge = plan("fedavg", schedule=Schedule(1e200))
-    with pytest.raises(TrainingFailed, match=r"site 'a', round 1, step 3: norm1.running_var is not finite"):
+    huge = plan("fedavg", local_steps=2, schedule=Schedule(1e200))
+    with pytest.raises(TrainingFailed, match=r"site 'a', model: tensor 'norm1.running_var' is not finite"):
         train(DIFFERENT, huge)
 
 
