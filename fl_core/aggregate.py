@@ -4,6 +4,7 @@ Sums run in the order in which the updates come, which the caller keeps fixed, a
 memory whatever the number of sites.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -187,4 +188,4 @@ def first_not_finite(tensors: Tensors) -> str | None:
 
 def all_finite_norms(tensors: list[Tensor]) -> bool:
     """Whether no norm is NaN or ∞; a finite tensor may still overflow its norm, so False is not the last word."""
-    return bool(torch.stack([norm.double() for norm in torch._foreach_norm(tensors, 2)]).isfinite().all())
+    return all(math.isfinite(norm) for norm in torch._foreach_norm(tensors, 2))
