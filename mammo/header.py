@@ -1,7 +1,7 @@
 """Dataset (and frame) → checked facts: dimensions, grey-scale pipeline, spacing, laterality, view, vendor."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydicom import Dataset
 
 from mammo.errors import BadLut, BadPixels, MissingTag, NoPixels, NotMammogram, TooLarge
-from mammo.lut import Lut, Pipeline, Rescale, Window
+from mammo.lut import Lut, Pipeline, Rescale, Window, apply_modality, stored_range
 
 MAX_PIXELS = 2**26  # of one frame: 8192 × 8192; the largest film scans have 40 million
 MAX_FRAMES = 1000
@@ -112,22 +112,19 @@ def functional_group(dataset: Dataset, frame: int, sequence: str) -> Dataset:
 
 def read_pipeline(dataset: Dataset, frame: int) -> Pipeline:
     """Gather modality, VOI and presentation steps of the frame."""
-    stored_signed = integer(dataset, "PixelRepresentation") == 1
-    modality = read_modality(
-        functional_group(dataset, frame, "PixelValueTransformationSequence"), stored_signed
-    )
-    negative = stored_signed or (isinstance(modality, Rescale) and modality.intercept < 0)
+    signed = integer(dataset, "PixelRepresentation") == 1
+    modality = read_modality(functional_group(dataset, frame, "PixelValueTransformationSequence"), signed)
+    first = Pipeline(integer(dataset, "BitsStored", 1), signed, modality)
+    below_zero = apply_modality(np.array(stored_range(first), np.float64), modality).min() < 0
     inverted = (
         text(dataset, "PhotometricInterpretation") == "MONOCHROME1"
         or text(dataset, "PresentationLUTShape") == "INVERSE"
     )
-    return Pipeline(
-        bits=integer(dataset, "BitsStored", 1),
-        signed=stored_signed,
-        modality=modality,
-        vois=read_vois(functional_group(dataset, frame, "FrameVOILUTSequence"), negative),
+    return replace(
+        first,
+        vois=read_vois(functional_group(dataset, frame, "FrameVOILUTSequence"), bool(below_zero)),
         inverted=inverted,
-        padding=read_padding(dataset, stored_signed),
+        padding=read_padding(dataset, signed),
     )
 
 

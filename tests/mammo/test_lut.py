@@ -75,6 +75,19 @@ def test_a_signed_lut_starts_below_zero(tmp_path: Path) -> None:
     np.testing.assert_allclose(grey(mammogram), np.clip(words + 500, 0, 999) * 4 / 4095, atol=1e-6)
 
 
+def test_a_voi_lut_after_a_modality_lut_starts_where_that_ends(tmp_path: Path) -> None:
+    """Signed words, but a modality LUT gives none below zero: 40000 is no negative number there."""
+    words = breast().astype(np.int16) - 2000
+    modality = lut_item(65536 - 2000, np.arange(4000) * 16, 16, ModalityLUTType="OD")
+    voi = lut_item(40000, np.arange(4000), 12)
+    path = save(tmp_path / "a.dcm", words, bits=16, ModalityLUTSequence=[modality], VOILUTSequence=[voi])
+    mammogram = load(path)
+    assert isinstance(mammogram.pipeline.vois[0], Lut)
+    assert mammogram.pipeline.vois[0].first == 40000
+    expected = np.clip((words + 2000.0) * 16 - 40000, 0, 3999) / 4095
+    np.testing.assert_allclose(grey(mammogram), expected, atol=1e-6)
+
+
 def test_linear_is_the_formula_of_the_standard() -> None:
     """PS3.3 C.11.2.1.2.1, its own example: centre 2048, width 4096 maps 0 to ymin and 4095 to ymax."""
     values = np.array([-1.0, 0, 1, 2047, 4095, 4096])
