@@ -4,7 +4,9 @@ import sys
 
 import typer
 
-from app.commands import algorithms, simulate
+from app.commands import algorithms, simulate, synth
+from app.commands.inspect import inspect
+from app.commands.patches import patches
 from mammofed import __version__
 from mammofed.errors import MammofedError
 
@@ -19,8 +21,11 @@ def about(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+app.command("inspect")(inspect)
+app.command("patches")(patches)
 app.command("simulate")(simulate.command)
 app.command("algorithms")(algorithms.command)
+app.add_typer(synth.app, name="synth")
 
 
 def main() -> None:

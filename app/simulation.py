@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.torch
 
 from app.provenance import provenance
-from app.sources import DataChoice, sites_from
+from app.sources import DataChoice, augmentation, sites_from
 from fl_core.checkpoint import read_latest, read_records, write_atomically
 from fl_core.crew import SiteProgress
 from fl_core.data import SiteData
@@ -66,7 +66,7 @@ def moments(simulation: Simulation, sites: tuple[SiteData, ...], progress: SiteP
     source = sites[0].train
     channels = source.read(np.zeros(1, np.int64)).shape[1]
     build = partial(build_model, simulation.plan.model, channels, len(source.classes), simulation.plan.seed)
-    federation = Federation(simulation.plan, build, sites)
+    federation = Federation(simulation.plan, build, sites, augmentation(simulation.data))
     scored = partial(report, resamples=simulation.resamples, seed=simulation.plan.seed)
     yield from run_rounds(federation, scored, simulation.state, simulation.workers, progress)
 

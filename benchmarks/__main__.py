@@ -27,9 +27,7 @@ def show(ratios: list[Ratio]) -> None:
     """Print the table: what, ratio, bound, verdict."""
     table = Table("benchmark", "ratio", "bound", "holds", "detail")
     for ratio in ratios:
-        bound = f"≤ {ratio.at_most:g}" if ratio.at_most is not None else f"≥ {ratio.at_least:g}"
-        bound = "" if ratio.at_most is None and ratio.at_least is None else bound
-        table.add_row(ratio.name, f"{ratio.value:.3f}", bound, "yes" if ratio.holds else "NO", ratio.detail)
+        table.add_row(ratio.name, f"{ratio.value:.3f}", ratio.bound, "yes" if ratio.holds else "NO", ratio.detail)
     Console(width=160).print(table)
 
 

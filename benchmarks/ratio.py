@@ -16,6 +16,12 @@ class Ratio:
     detail: str = ""
 
     @property
+    def bound(self) -> str:
+        """The bound in words; empty where the ratio is only shown."""
+        above = f"≤ {self.at_most:g}" if self.at_most is not None else ""
+        return above or (f"≥ {self.at_least:g}" if self.at_least is not None else "")
+
+    @property
     def holds(self) -> bool:
         """Whether the ratio lies within its bound."""
         above = self.at_most is None or self.value <= self.at_most

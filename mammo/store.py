@@ -38,6 +38,12 @@ class PatchStore:
     classes: tuple[str, ...]
     fingerprint: str
     rows: tuple[Row, ...]  # the manifest of the chosen
+    folder: Path
+    split: str | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the store again, instead of being sent its patches."""
+        return open_store, (self.folder, self.split)
 
     def read(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
         """(B, 1, H, W) in [0, 1]."""
@@ -227,9 +233,8 @@ def open_store(folder: Path, split: str | None = None) -> PatchStore:
     if not len(chosen):
         raise BadStore(f"{folder} has no patches of split {split!r}")
     fingerprint = hashlib.sha256(f"{index['fingerprint']}:{split}".encode()).hexdigest()
-    return PatchStore(
-        patches, chosen, labels[chosen], classes, fingerprint, tuple(rows[i] for i in chosen.tolist())
-    )
+    manifest = tuple(rows[i] for i in chosen.tolist())
+    return PatchStore(patches, chosen, labels[chosen], classes, fingerprint, manifest, folder, split)
 
 
 def verify(folder: Path) -> None:

@@ -23,6 +23,11 @@ def command(
         Path | None, typer.Option(help="Folder with the data's files (mnist: its IDX files).")
     ] = None,
     model: Annotated[str, typer.Option(help=f"One of: {', '.join(MODELS)}.")] = "densenet-small",
+    site: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH[,style=sigmoid:C:W]: a site's patch store or folder by class; repeatable."),
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Test patches for all --site [default: their own].")] = None,
     sites: Annotated[int, typer.Option(help="Number of sites.")] = 2,
     skew: Annotated[float, typer.Option(help="p: style skew of synthetic data, label skew of mnist.")] = 1.0,
     image_size: Annotated[int, typer.Option(help="Pixels a side of synthetic patches.")] = 64,
@@ -50,7 +55,7 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that the folder holds.")] = False,
 ) -> None:
     """Train a federation on this machine, with any algorithm of the table."""
-    crew = crew_size(algorithm, sites) if workers is None else workers
+    crew = crew_size(algorithm, len(site or ()) or sites) if workers is None else workers
     plan = Plan(
         algorithm=algorithm,
         model=model,
@@ -69,7 +74,7 @@ def command(
         threads=threads or max(1, cores() // max(1, crew)),
     )
     folder = str(data_dir) if data_dir else None
-    choice = DataChoice(data, folder, sites, skew, image_size, patches, seed)
+    choice = DataChoice(data, folder, sites, skew, image_size, patches, seed, tuple(site or ()), test)
     simulation = Simulation(plan, choice, out, crew, resamples)
     with Watching(plan) as watching:
         result = simulate(simulation, resume, watching.moment, watching.step)
