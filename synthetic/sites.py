@@ -81,11 +81,11 @@ class SyntheticSite:
 
 
 VENDORS = (
-    SiteSettings("hospital-1", Style("sigmoid", centre=0.68, width=0.4)),
+    SiteSettings("hospital-1", Style("sigmoid", centre=0.7, width=0.36)),
     SiteSettings("hospital-2", NO_STYLE),
     SiteSettings("hospital-3", Style("sigmoid", centre=0.45, width=0.45), noise=0.2),
-    SiteSettings("hospital-4", Style("sigmoid", centre=0.72, width=0.3), noise=0.08),
-    SiteSettings("hospital-5", Style("sigmoid", centre=0.58, width=0.25)),
+    SiteSettings("hospital-4", Style("sigmoid", centre=0.64, width=0.2), noise=0.08),
+    SiteSettings("hospital-5", Style("sigmoid", centre=0.55, width=0.3)),
 )
 
 PRESETS = {

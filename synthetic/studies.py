@@ -84,8 +84,7 @@ def write_studies(settings: StudySettings, out: Path, seed: int) -> Iterator[Pat
     if out.exists() and any(out.iterdir()):
         raise BadSetting(f"folder {out} is not empty: name a new one")
     out.mkdir(parents=True, exist_ok=True)
-    order = np.random.default_rng(seed).permutation(settings.patients)
-    tested = set(order[: round(settings.test * settings.patients)].tolist())
+    tested = held_out(settings, seed)
     rows: list[tuple[str | int, ...]] = []
     for number in range(settings.patients):
         patient, split = f"patient-{number + 1:03d}", "test" if number in tested else "train"
@@ -99,12 +98,21 @@ def write_studies(settings: StudySettings, out: Path, seed: int) -> Iterator[Pat
         csv.writer(file).writerows([COLUMNS, *rows])
 
 
+def held_out(settings: StudySettings, seed: int) -> set[int]:
+    """Choose the numbers of the test split's patients at random, the classes in turn."""
+    order = np.random.default_rng(seed).permutation(settings.patients)
+    classes = _label(order)
+    turn = [int((classes[:place] == classes[place]).sum()) for place in range(len(order))]
+    chosen = order[np.argsort(turn, kind="stable")][: round(settings.test * settings.patients)]
+    return set(chosen.tolist())
+
+
 def draw_study(
     number: int, settings: StudySettings, seed: int
 ) -> Iterator[tuple[str, FileDataset, tuple[Box, ...]]]:
     """Draw a patient's views: file name, data set and lesions; twenty patients have each vendor and class."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-    vendor, label = VENDORS[number % len(VENDORS)], (number + 1) % len(CLASSES)
+    vendor, label = VENDORS[number % len(VENDORS)], int(_label(np.array(number)))
     side: Literal["L", "R"] = "L" if rng.random() < 0.5 else "R"
     for position in ("CC", "MLO"):
         view = View(position, side, spacing=settings.spacing)
@@ -215,6 +223,11 @@ def _store(dataset: FileDataset, values: NDArray[np.uint16], vendor: Vendor) -> 
         dataset.file_meta.TransferSyntaxUID = JPEGLSLossless
     elif vendor.syntax != ExplicitVRLittleEndian:
         dataset.compress(vendor.syntax, generate_instance_uid=False)
+
+
+def _label(number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class of patients by their numbers."""
+    return (number + 1) % len(CLASSES)
 
 
 def _row(path: str, box: Box, patient: str, split: str) -> tuple[str | int, ...]:

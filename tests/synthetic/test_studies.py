@@ -10,7 +10,7 @@ from pydicom import Dataset
 
 from mammofed.errors import BadSetting
 from synthetic.lesions import CLASSES
-from synthetic.studies import COLUMNS, EMPTY, LUTS, VENDORS, StudySettings, write_studies
+from synthetic.studies import COLUMNS, EMPTY, LUTS, VENDORS, StudySettings, held_out, write_studies
 
 SETTINGS = StudySettings(patients=5, spacing=0.4, test=0.4)
 
@@ -139,6 +139,12 @@ def test_no_patient_crosses_the_split(annotations: list[dict[str, str]]) -> None
         splits.setdefault(row["patient"], set()).add(row["split"])
     assert all(len(split) == 1 for split in splits.values())
     assert {"train", "test"} == set.union(*splits.values())
+
+
+def test_the_test_split_has_all_classes() -> None:
+    for seed in range(10):
+        tested = held_out(StudySettings(patients=20, test=0.25), seed)
+        assert sorted(number % 5 for number in tested) == [0, 1, 2, 3, 4]
 
 
 def test_a_seed_gives_the_same_files(folder: Path, tmp_path: Path) -> None:
