@@ -193,9 +193,7 @@ def _boxed_image(root: Path, row: Row) -> AnnotatedImage:
     if split not in SPLITS:
         raise BadAnnotation(f"split {split!r}: one of {', '.join(SPLITS)} is needed, or none")
     normal = row["kind"].lower() in NORMAL
-    lesions = (
-        () if normal else (Lesion(row["lesion_id"], label_of(row["kind"], row["pathology"]), _box(row)),)
-    )
+    lesions = () if normal else (Lesion(row["lesion_id"], label_of(row["kind"], row["pathology"]), _box(row)),)
     return AnnotatedImage(row["path"], path, patient, split, lesions)
 
 

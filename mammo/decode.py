@@ -50,9 +50,7 @@ def check_syntax(syntax: str) -> None:
     """Refuse a transfer syntax that is not decoded here (PS3.5 section 10)."""
     if syntax not in SYNTAXES:
         name = UID(syntax).name if syntax else "absent"
-        raise UnsupportedSyntax(
-            f"transfer syntax {name}: convert to Explicit VR Little Endian, e.g. with dcmconv"
-        )
+        raise UnsupportedSyntax(f"transfer syntax {name}: convert to Explicit VR Little Endian, e.g. with dcmconv")
 
 
 def decode_frame(dataset: Dataset, syntax: str, frame: int) -> Words:
@@ -65,9 +63,7 @@ def decode_frame(dataset: Dataset, syntax: str, frame: int) -> Words:
     else:
         decoded = _decode_plain(dataset, syntax, frame)
     if decoded.shape != (rows, columns):
-        raise BadPixels(
-            f"decoded size {decoded.shape}, but Rows × Columns is {rows} × {columns}: export it again"
-        )
+        raise BadPixels(f"decoded size {decoded.shape}, but Rows × Columns is {rows} × {columns}: export it again")
     return _as_words(decoded, int(dataset.BitsStored))
 
 
@@ -84,9 +80,7 @@ def _decode_plain(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.gener
     size, data = _frame_bytes(dataset), dataset.PixelData
     needed = size * _frames(dataset)
     if not needed <= len(data) <= needed + needed // 20 + 1:
-        raise BadPixels(
-            f"{len(data)} bytes of pixel data, {needed} expected: truncated or wrong Rows and Columns"
-        )
+        raise BadPixels(f"{len(data)} bytes of pixel data, {needed} expected: truncated or wrong Rows and Columns")
     order = ">" if syntax == ExplicitVRBigEndian else "<"
     shape = int(dataset.Rows), int(dataset.Columns)
     if int(dataset.BitsAllocated) == 8 and order == ">" and dataset["PixelData"].VR == "OW":
@@ -100,13 +94,9 @@ def _frame_data(dataset: Dataset, frame: int) -> bytes:
     tables = ("ExtendedOffsetTable", "ExtendedOffsetTableLengths")
     offsets = (dataset[tables[0]].value, dataset[tables[1]].value) if tables[0] in dataset else None
     try:
-        return get_frame(
-            dataset.PixelData, frame - 1, number_of_frames=_frames(dataset), extended_offsets=offsets
-        )
+        return get_frame(dataset.PixelData, frame - 1, number_of_frames=_frames(dataset), extended_offsets=offsets)
     except Exception as error:  # fragments and offsets are arbitrary bytes
-        raise BadPixels(
-            f"frame {frame} cannot be found in the pixel data: truncated, export it again"
-        ) from error
+        raise BadPixels(f"frame {frame} cannot be found in the pixel data: truncated, export it again") from error
 
 
 def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
@@ -114,9 +104,7 @@ def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
     data = _frame_data(dataset, frame)
     needed, word = _frame_bytes(dataset), np.dtype("<u2" if int(dataset.BitsAllocated) == 16 else "u1")
     if needed > 64 * len(data):
-        raise BadPixels(
-            f"{len(data)} bytes of RLE data cannot hold {needed}: truncated or wrong Rows and Columns"
-        )
+        raise BadPixels(f"{len(data)} bytes of RLE data cannot hold {needed}: truncated or wrong Rows and Columns")
     try:
         decoded = imagecodecs.dicomrle_decode(data, word, out=needed)
     except Exception as error:  # the codec's own error type
@@ -137,9 +125,7 @@ def _decode_codestream(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.
     try:
         decoded: NDArray[np.generic] = CODECS[syntax](data)
     except Exception as error:  # each codec has its own error types
-        raise BadPixels(
-            f"compressed image cannot be decoded ({type(error).__name__}): export it again"
-        ) from error
+        raise BadPixels(f"compressed image cannot be decoded ({type(error).__name__}): export it again") from error
     return decoded
 
 
@@ -158,16 +144,12 @@ def codestream_shape(data: bytes) -> tuple[int, int, int]:
     try:
         if data[:2] == b"\xff\xd8":
             return _jpeg_shape(data)
-        start = data.find(
-            b"\xff\x4f\xff\x51", 0, 1024
-        )  # some writers keep the JP2 boxes before the codestream
+        start = data.find(b"\xff\x4f\xff\x51", 0, 1024)  # some writers keep the JP2 boxes before the codestream
         if start >= 0:
             return _jpeg2000_shape(data[start : start + 64])
     except struct.error as error:
         raise BadPixels("compressed image ends inside its header: truncated, export it again") from error
-    raise BadPixels(
-        "pixel data are not the JPEG or JPEG 2000 that the transfer syntax promises: export it again"
-    )
+    raise BadPixels("pixel data are not the JPEG or JPEG 2000 that the transfer syntax promises: export it again")
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:

@@ -87,9 +87,7 @@ def read_dataset(path: Path, pixels: bool = True) -> Dataset:
         raise NotDicom("the file is empty: export it again")
     if size > MAX_BYTES:
         raise TooLarge(f"{size} bytes: at most {MAX_BYTES} are read")
-    check_syntax(
-        str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
-    )  # before a deflated file unfolds
+    check_syntax(str(read_file_meta_info(path).get("TransferSyntaxUID", "")))  # before a deflated file unfolds
     return dcmread(path, stop_before_pixels=not pixels)
 
 

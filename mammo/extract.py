@@ -96,9 +96,7 @@ def extract(image: AnnotatedImage, how: Extraction) -> tuple[store.Patches, list
     style = how.style if is_styled(image.name, how.p, sampling.seed) else NO_STYLE
     shape = scaled_shape((mammogram.words.shape[0], mammogram.words.shape[1]), mammogram.spacing, sampling)
     picture = resize(grey(mammogram, how.voi, style), shape)
-    lesions = [
-        (lesion, make_roi(resize_mask(lesion_mask(lesion, mammogram), shape))) for lesion in image.lesions
-    ]
+    lesions = [(lesion, make_roi(resize_mask(lesion_mask(lesion, mammogram), shape))) for lesion in image.lesions]
     known = [(lesion, roi) for lesion, roi in lesions if roi is not None]
     tissue = resize_mask(~mammogram.air, shape)
     rois: list[Roi] = [roi for _, roi in known]

@@ -69,9 +69,7 @@ def open_folder(root: Path) -> ImageFolder:
     folders = _class_folders(root)
     names = [folder.name for folder in folders]
     if len(names) < 2:
-        raise BadData(
-            f"{root}: at least two class folders with .png or .dcm files are needed, {len(names)} found"
-        )
+        raise BadData(f"{root}: at least two class folders with .png or .dcm files are needed, {len(names)} found")
     classes = CLASSES if set(names) <= set(CLASSES) else tuple(names)
     paths = tuple(path for folder in folders for path in _pictures(folder))
     labels = np.array([classes.index(path.parent.name) for path in paths], np.int64)

@@ -40,9 +40,7 @@ def integer(dataset: Dataset, keyword: str, least: int = 0) -> int:
     """Value of a tag that must be one whole number."""
     value = dataset.get(keyword)
     if not isinstance(value, int) or value < least:
-        raise MissingTag(
-            f"{keyword} is absent or not a number ≥ {least}: the file is incomplete, export it again"
-        )
+        raise MissingTag(f"{keyword} is absent or not a number ≥ {least}: the file is incomplete, export it again")
     return int(value)
 
 
@@ -73,9 +71,7 @@ def check_image(dataset: Dataset) -> None:
         raise NotMammogram(f"modality {modality!r}: MG is needed")
     photometric = text(dataset, "PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or integer(dataset, "SamplesPerPixel", 1) != 1:
-        raise NotMammogram(
-            f"photometric interpretation {photometric!r}: MONOCHROME1 or MONOCHROME2 is needed"
-        )
+        raise NotMammogram(f"photometric interpretation {photometric!r}: MONOCHROME1 or MONOCHROME2 is needed")
     if "PixelData" not in dataset or not dataset["PixelData"].value:
         raise NoPixels("no pixel data: a report or presentation state, or an incomplete export")
     rows, columns = integer(dataset, "Rows", 1), integer(dataset, "Columns", 1)
@@ -88,9 +84,7 @@ def check_bits(dataset: Dataset) -> None:
     """Require words of 8 or 16 bits with the stored bits at their low end (PS3.5 8.1.1)."""
     allocated, stored = integer(dataset, "BitsAllocated", 1), integer(dataset, "BitsStored", 1)
     if allocated not in (8, 16) or stored > allocated:
-        raise BadPixels(
-            f"BitsAllocated {allocated}, BitsStored {stored}: 8 or 16, and no more stored, are read"
-        )
+        raise BadPixels(f"BitsAllocated {allocated}, BitsStored {stored}: 8 or 16, and no more stored, are read")
     high = dataset.get("HighBit", stored - 1)
     if high != stored - 1:
         raise BadPixels(f"HighBit {high} with BitsStored {stored}: {stored - 1} is needed")
@@ -163,9 +157,7 @@ def read_window(centre: float, width: float, explanation: str, function: str) ->
     enough = width >= 1 if function == "LINEAR" else width > 0
     if not (math.isfinite(centre) and math.isfinite(width) and enough):
         raise BadLut(f"window centre {centre}, width {width} cannot be used with {function}")
-    return Window(
-        centre, width, cast(Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"], function), explanation.strip()
-    )
+    return Window(centre, width, cast(Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"], function), explanation.strip())
 
 
 def read_lut(item: Dataset, name: str, signed: bool) -> Lut:
@@ -228,9 +220,7 @@ def read_laterality(dataset: Dataset, frame: int) -> str:
     """`L`, `R` or `B`, from the image, its frame or its series; empty where unknown (PS3.3 C.8.11.7)."""
     frame_anatomy = functional_group(dataset, frame, "FrameAnatomySequence")
     found = (
-        text(dataset, "ImageLaterality")
-        or text(frame_anatomy, "FrameLaterality")
-        or text(dataset, "Laterality")
+        text(dataset, "ImageLaterality") or text(frame_anatomy, "FrameLaterality") or text(dataset, "Laterality")
     )
     return found[:1].upper() if found[:1].upper() in ("L", "R", "B") else ""
 

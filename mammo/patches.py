@@ -66,9 +66,7 @@ def scaled_shape(shape: tuple[int, int], spacing: Spacing | None, sampling: Samp
         factor = min(1.0, sampling.height / shape[0])
         factors = factor, factor
     elif spacing is None:
-        raise MissingTag(
-            "no pixel spacing in the file: choose a height in pixels instead of a physical scale"
-        )
+        raise MissingTag("no pixel spacing in the file: choose a height in pixels instead of a physical scale")
     else:
         factors = spacing.row_mm / sampling.spacing_mm, spacing.column_mm / sampling.spacing_mm
     rows, columns = (max(1, round(side * factor)) for side, factor in zip(shape, factors, strict=True))

@@ -11,9 +11,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def over_cores(
-    work: Callable[[A], B], items: Iterable[A], workers: int, crashed: Callable[[A], B]
-) -> Iterator[B]:
+def over_cores(work: Callable[[A], B], items: Iterable[A], workers: int, crashed: Callable[[A], B]) -> Iterator[B]:
     """Run in this process with one worker; else in several, with few items waiting at a time."""
     if workers <= 1:
         yield from map(work, items)

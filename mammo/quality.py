@@ -71,9 +71,7 @@ def find_files(root: Path) -> list[Path]:
     return sorted(
         path
         for path in found
-        if path.suffix.lower() not in OTHER_FILES
-        and path.name != "DICOMDIR"
-        and not path.name.startswith(".")
+        if path.suffix.lower() not in OTHER_FILES and path.name != "DICOMDIR" and not path.name.startswith(".")
     )
 
 
@@ -178,9 +176,7 @@ def summarise(
     root: Path, facts: Sequence[FileFacts], unreadable: list[Refused], annotations: Annotations | None
 ) -> Report:
     """Findings of all files → one report."""
-    counts: Counts = {
-        table: _count(entry for one in facts for entry in one.groups[table]) for table in TABLES
-    }
+    counts: Counts = {table: _count(entry for one in facts for entry in one.groups[table]) for table in TABLES}
     if annotations is not None:
         counts = {"class": class_counts(annotations), "split": split_counts(annotations), **counts}
     duplicates = find_duplicates(facts)
@@ -190,9 +186,7 @@ def summarise(
     warnings = [
         *_some(len(unreadable), "files that cannot be read"),
         *_some(len(duplicates), "groups of files with the same pixels"),
-        *_some(
-            len(wrong_side), "files with the chest wall on another side than laterality or orientation say"
-        ),
+        *_some(len(wrong_side), "files with the chest wall on another side than laterality or orientation say"),
         *_some(sum(bool(one.identity.tags) for one in facts), "files with identifying tags still filled"),
         *_some(identity.get("BurnedInAnnotation: YES", 0), "files that say that names are burned in"),
         *_some(len(refused), "refused rows of the annotation tables"),

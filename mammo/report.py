@@ -18,7 +18,7 @@ CSS = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#1c2733}
 h1{margin-bottom:0}h2{margin-top:2em;border-bottom:1px solid #d5dce3}
 .verdict{padding:.7em 1em;border-radius:6px;margin:1em 0}.v0{background:#e3f3e6}.v1{background:#fdf3d8}
-.v2{background:#fbe3e1}.tables{display:flex;flex-wrap:wrap;gap:1.5em 2.5em}
+.v2{background:#fbe3e1}.tables{display:flex;flex-wrap:wrap;align-items:flex-start;gap:1.5em 2.5em}
 table{border-collapse:collapse}td,th{padding:.15em .8em .15em 0;text-align:left;vertical-align:top}
 td.n{text-align:right;font-variant-numeric:tabular-nums}.row{display:flex;flex-wrap:wrap;gap:8px}
 .row img{height:128px;background:#000;border-radius:3px}figure{margin:0}

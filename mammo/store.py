@@ -165,9 +165,7 @@ def finish(folder: Path, keys: Sequence[str], settings: Row, refused: Sequence[R
     parts = _parts(folder, keys)
     rows = [row for part in parts for row in part.rows]
     if not rows:
-        raise BadStore(
-            f"no patch could be taken: {len(refused)} sources were refused, see `mammofed inspect`"
-        )
+        raise BadStore(f"no patch could be taken: {len(refused)} sources were refused, see `mammofed inspect`")
     beside = folder / f"patches.{os.getpid()}.tmp"
     _join(beside, parts, int(settings["patch"]))
     ends = np.cumsum([len(part.rows) for part in parts]).tolist()
@@ -192,9 +190,7 @@ def _join(path: Path, parts: Sequence[_Part], size: int) -> None:
 def _put_in_place(folder: Path, patches: Path, rows: Sequence[Row], facts: Row) -> Row:
     """Name files by content, point `store.json` at them last, then remove what it no longer names."""
     digests = [source["digest"] for source in facts["sources"]]
-    fingerprint = hashlib.sha256(
-        json.dumps([facts["settings"], digests], sort_keys=True).encode()
-    ).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps([facts["settings"], digests], sort_keys=True).encode()).hexdigest()
     names = {"patches": f"patches-{fingerprint[:16]}.npy", "manifest": f"manifest-{fingerprint[:16]}.jsonl"}
     patches.replace(folder / names["patches"])
     write_atomically(folder / names["manifest"], _lines(rows))

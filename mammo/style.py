@@ -46,9 +46,7 @@ def parse_style(text: str) -> Style:
             style = Style("sigmoid", "", *(float(value) for value in rest))
         except ValueError:
             style = Style("sigmoid", width=0)
-        if (
-            0 <= style.centre <= 1 and 0.001 <= style.width <= 100
-        ):  # beyond, float32 tells no grey levels apart
+        if 0 <= style.centre <= 1 and 0.001 <= style.width <= 100:  # beyond, float32 tells no grey levels apart
             return style
     remedy = "use none, voi:NAME, or sigmoid:CENTRE:WIDTH with CENTRE in [0, 1] and WIDTH in [0.001, 100]"
     raise BadSetting(f"style {text!r}: {remedy}")

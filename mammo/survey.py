@@ -71,9 +71,7 @@ def survey_store(folder: Path) -> tuple[Report, dict[str, Pictures]]:
         read[name] = [picture[0] for picture in opened.read(spread)]
     report = _report(counts, read, store.refused_sources(folder), [], len(rows))
     report = replace(report, warnings=[*report.warnings, *mixed_intents(counts["intent"])])
-    return report, {
-        name: pictures[:: max(1, len(pictures) // SHOWN)][:SHOWN] for name, pictures in read.items()
-    }
+    return report, {name: pictures[:: max(1, len(pictures) // SHOWN)][:SHOWN] for name, pictures in read.items()}
 
 
 def _report(

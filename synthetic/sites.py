@@ -91,9 +91,7 @@ VENDORS = (
 PRESETS = {
     "two-hospitals": FederationSettings(VENDORS[:2]),
     "five-vendors": FederationSettings(
-        tuple(
-            replace(site, patches=n) for site, n in zip(VENDORS, (1600, 2400, 800, 1200, 2000), strict=True)
-        ),
+        tuple(replace(site, patches=n) for site, n in zip(VENDORS, (1600, 2400, 800, 1200, 2000), strict=True)),
         density_skew=0.3,
     ),
 }
@@ -130,9 +128,7 @@ def check(settings: FederationSettings) -> None:
     if not sites or len({site.name for site in sites}) < len(sites):
         raise BadSetting(f"sites {[site.name for site in sites]}: at least one, each with its own name")
     if not 1 / len(sites) <= settings.skew <= 1:
-        raise BadSetting(
-            f"skew {settings.skew}: use {1 / len(sites):g} (sites alike) to 1 (each its own style)"
-        )
+        raise BadSetting(f"skew {settings.skew}: use {1 / len(sites):g} (sites alike) to 1 (each its own style)")
     for dial in ("label_skew", "density_skew"):
         if not 0 <= getattr(settings, dial) <= 1:
             raise BadSetting(f"{dial} {getattr(settings, dial)}: use 0 to 1")

@@ -55,9 +55,7 @@ class Watching:
         final = result["final"]
         table = Table("metric", "value", "95 % interval", title=f"{self.plan.algorithm}, {self.plan.model}")
         for key, name in HEADLINES.items():
-            table.add_row(
-                name, shown(final[key]["value"]), f"{shown(final[key]['low'])} – {shown(final[key]['high'])}"
-            )
+            table.add_row(name, shown(final[key]["value"]), interval(final[key]))
         self.console.print(table)
         self.console.print(f"written: {out / 'result.json'}, {out / 'model.safetensors'}", soft_wrap=True)
 
@@ -65,6 +63,11 @@ class Watching:
 def shown(value: float | None) -> str:
     """Three digits, or what stands for a metric that is not defined."""
     return "–" if value is None else f"{value:.3f}"
+
+
+def interval(metric: Mapping[str, float | None]) -> str:
+    """Both bounds, or what stands for a metric that is not defined."""
+    return shown(None) if metric["low"] is None else f"{shown(metric['low'])} – {shown(metric['high'])}"
 
 
 def round_line(plan: Plan, record: Mapping[str, Any]) -> str:

@@ -55,9 +55,7 @@ def encode(words: NDArray[np.generic], syntax: str, bits: int) -> bytes:
         return bytes(imagecodecs.jpegls_encode(words, level=0 if syntax == JPEGLSLossless else 2))
     level = 0 if syntax == JPEG2000Lossless else 50
     return bytes(
-        imagecodecs.jpeg2k_encode(
-            words, codecformat="j2k", level=level, reversible=level == 0, bitspersample=bits
-        )
+        imagecodecs.jpeg2k_encode(words, codecformat="j2k", level=level, reversible=level == 0, bitspersample=bits)
     )
 
 
@@ -125,9 +123,7 @@ def save(
     return path
 
 
-def lut_item(
-    first: int, data: NDArray[np.integer], bits: int, explanation: str = "", **tags: object
-) -> Dataset:
+def lut_item(first: int, data: NDArray[np.integer], bits: int, explanation: str = "", **tags: object) -> Dataset:
     """One item of a LUT sequence."""
     item = Dataset()
     item.add_new("LUTDescriptor", "US", [len(data) % 65536, first, bits])

@@ -160,8 +160,6 @@ def test_the_split_depends_on_the_patient_alone() -> None:
     before = {patient: split_of(patient) for patient in patients[:100]}
     after = {patient: split_of(patient) for patient in reversed(patients)}
     assert all(after[patient] == split for patient, split in before.items())
-    shares = {
-        name: sum(split == name for split in after.values()) / 5000 for name in ("train", "val", "test")
-    }
+    shares = {name: sum(split == name for split in after.values()) / 5000 for name in ("train", "val", "test")}
     assert shares["test"] == pytest.approx(0.2, abs=0.02)
     assert shares["val"] == pytest.approx(0.1, abs=0.02)

@@ -61,9 +61,7 @@ def test_a_modality_lut_is_that_of_pydicom(tmp_path: Path) -> None:
     item = lut_item(100, np.arange(3000)[::-1] * 20, 16, ModalityLUTType="OD")
     path = save(tmp_path / "a.dcm", breast(), ModalityLUTSequence=[item])
     dataset = dcmread(path)
-    np.testing.assert_array_equal(
-        modality_values(load(path)), apply_modality_lut(dataset.pixel_array, dataset)
-    )
+    np.testing.assert_array_equal(modality_values(load(path)), apply_modality_lut(dataset.pixel_array, dataset))
 
 
 def test_a_signed_lut_starts_below_zero(tmp_path: Path) -> None:
