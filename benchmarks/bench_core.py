@@ -1,12 +1,9 @@
 """The core against plain PyTorch and bare numpy: training steps, the loop, sums over sites, checkpoints."""
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,18 +23,18 @@ from fl_core.models import build_model
 from fl_core.plan import Plan
 from fl_core.roles import Tensors, roles
 from fl_core.schedule import Schedule
-from fl_core.state import ServerState, SiteState, Update
+from fl_core.state import ServerState, SiteState, Update, byte_size
 from fl_core.wire import pack
 
 SIZE, BATCH, SITES = 64, 32, 64
-STEPS = 4  # of a round that is timed
+STEPS = 10  # of a round that is timed: what a round costs beside its steps is shared by them
 THREADS = os.cpu_count() or 1
 
 
 def patches() -> SiteData:
     """One site with noise for patches."""
     rng = np.random.default_rng(0)
-    images = rng.random((4 * BATCH, 1, SIZE, SIZE), dtype=np.float32)
+    images = rng.random((STEPS * BATCH, 1, SIZE, SIZE), dtype=np.float32)
     source = ArrayPatches(images, rng.integers(0, 5, len(images)), tuple("abcde"))
     return SiteData("a", source, source, 0)
 
@@ -89,7 +86,7 @@ def measure_steps() -> list[Ratio]:
     data = patches()
     bounds = {"fedavg": 1.05, "bn-scaffold-std": 1.05, "scaffold": None, "bn-scaffold": 1.25}
     works = [plain_round(data), *(corrected_round(name, data) for name in bounds)]
-    plain, *times = best_times(*works, repeats=6)
+    plain, *times = best_times(*works, repeats=5)
     setting = f"DenseNet-121, {SIZE} px, batch {BATCH}"
     return [
         Ratio(
@@ -102,23 +99,20 @@ def measure_steps() -> list[Ratio]:
     ]
 
 
-def peak_of(algorithm: str) -> int:
-    """Peak memory in KiB of a fresh process that trains two rounds of the algorithm (`plain`: by hand)."""
-    words = [sys.executable, "-m", "benchmarks.bench_core", algorithm]
-    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+def printed(job: str) -> float:
+    """What a fresh process prints that does one job of this module alone."""
+    words = [sys.executable, "-m", "benchmarks.bench_core", job]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 def measure_memory() -> list[Ratio]:
     """Peak memory of a process that trains, against one that trains by hand."""
-    plain = peak_of("plain")
+    plain = printed("plain")
+    names = ("fedavg", "bn-scaffold-std", "bn-scaffold")
+    detail = f"plain {plain / 1024:.0f} MiB"
     return [
-        Ratio(
-            f"{name}: peak memory / plain PyTorch",
-            peak_of(name) / plain,
-            at_most=1.1,
-            detail=f"plain {plain >> 10} MiB",
-        )
-        for name in ("fedavg", "bn-scaffold-std", "bn-scaffold")
+        Ratio(f"{name}: peak memory / plain PyTorch", printed(name) / plain, at_most=1.1, detail=detail)
+        for name in names
     ]
 
 
@@ -155,33 +149,23 @@ def measure_aggregation() -> list[Ratio]:
     detail = f"{our_time:.2f} s, bare {bare_time:.2f} s"
     return [
         Ratio(f"{name}, checked / bare numpy sum", our_time / bare_time, at_most=2.0, detail=detail),
-        Ratio(f"peak memory of a {name} / one model", aggregation_peak(model), at_most=3.0),
+        Ratio(f"peak memory of a {name} / one model", printed("aggregate"), at_most=3.0),
     ]
 
 
-def aggregation_peak(model: nn.Module) -> float:
-    """Growth of resident memory while the updates, made on the way, are summed, in models."""
+def aggregate_stream() -> None:
+    """Sum 64 updates, made on the way, and print by how many models the peak of this process has grown."""
+    model = build_model("densenet121", 1, 5, 0)
     row, parts, server = ALGORITHMS["fedavg"], roles(model), first_state(model)
-    size = sum(t.numel() * t.element_size() for t in server.model.values())
-    before, peak, done = resident(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            peak[0] = max(peak[0], resident())
-            time.sleep(0.002)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    patches = {f"s{i}": 100 for i in range(SITES)}
-    aggregate(row, parts, server, updates(model, SITES), patches)
-    done.set()
-    watcher.join()
-    return (peak[0] - before) / size
+    before = peak_resident()
+    aggregate(row, parts, server, updates(model, SITES), {f"s{i}": 100 for i in range(SITES)})
+    print((peak_resident() - before) * 1024 / byte_size(server.model))
 
 
-def resident() -> int:
-    """Resident memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def peak_resident() -> int:
+    """Largest resident memory of this process so far, in KiB (getrusage would carry over the parent's)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def measure_checkpoint() -> list[Ratio]:
@@ -211,14 +195,14 @@ def measure() -> list[Ratio]:
     return [*measure_steps(), *measure_memory(), *measure_aggregation(), *measure_checkpoint()]
 
 
-def main(algorithm: str) -> None:
+def train_twice(algorithm: str) -> None:
     """Train two rounds and print the peak memory of this process in KiB."""
     data = patches()
     work = plain_round(data) if algorithm == "plain" else corrected_round(algorithm, data)
     for _ in range(2):
         work()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(peak_resident())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    aggregate_stream() if sys.argv[1] == "aggregate" else train_twice(sys.argv[1])

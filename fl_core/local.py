@@ -191,7 +191,7 @@ def drift_of(place: Workplace, server: ServerState, site: SiteState) -> list[Ten
     named = zip(place.roles.parameters, place.parameters, strict=True)
     with torch.no_grad():
         return [
-            torch.zeros_like(w).copy_(drift[name]) if name in drift else torch.zeros_like(w) for name, w in named
+            torch.empty_like(w).copy_(drift[name]) if name in drift else torch.zeros_like(w) for name, w in named
         ]
 
 
@@ -201,10 +201,11 @@ def mean_gradient(place: Workplace, start: Tensors, path: Path) -> Tensors:
         return {}
     ends = [parameter.detach() for parameter in place.parameters]
     starts = [torch.empty_like(w).copy_(start[name]) for name, w in zip(place.roles.parameters, ends, strict=True)]
-    mean = list(torch._foreach_div(torch._foreach_sub(starts, ends), path.rates))
+    torch._foreach_sub_(starts, ends)
+    torch._foreach_div_(starts, path.rates)
     if path.drift:
-        torch._foreach_sub_(mean, path.drift)
-    return by_name(place, mean)
+        torch._foreach_sub_(starts, path.drift)
+    return by_name(place, starts)
 
 
 def measure_at_start(place: Workplace, data: SiteData, phi: Phi, start: Tensors) -> tuple[Tensors, Tensors]:

@@ -178,10 +178,11 @@ def over_channels(vector: Tensor, like: Tensor) -> Tensor:
 
 
 class ShiftedNorm(torch.autograd.Function):
-    """y = α(x − m − Δm)/sqrt(max(v + Δv, floor) + eps) + β with the gradient through m and v.
+    """y = α(x − m − Δm)·i~ + β with i~ = 1/sqrt(max(v + Δv, floor) + eps), and the gradient through m and v.
 
-    Forward costs what torch's kernel costs; backward is torch's kernel plus one term c·(x − m), since
-    g_x = αi~(g − ⟨g⟩ − (x − m)·i~²·(⟨g(x − m)⟩ − Δm⟨g⟩)), the last term absent where the variance is clipped.
+    Forward costs what torch's kernel costs; backward is torch's kernel plus one term c·(x − m): with r = i~/I,
+    I = 1/sqrt(v + eps) and x̂ = (x − m)·I, g_x = αi~(g − ⟨g⟩ − x̂·r²·(⟨g·x̂⟩ − Δm·I·⟨g⟩)), where torch's kernel takes
+    x̂·⟨g·x̂⟩ off instead; where the variance is clipped, nothing is due.
     """
 
     @staticmethod
@@ -190,26 +191,24 @@ class ShiftedNorm(torch.autograd.Function):
         floor: float, eps: float,
     ) -> Tensor:  # fmt: skip
         v = batch_statistics(x, mean, var)
-        shifted = v + dv
-        var_c = shifted.clamp(min=floor)
-        ctx.save_for_backward(x, weight, mean.clone(), v, var_c, dm, shifted > floor)
-        ctx.eps = eps
-        return F.batch_norm(x, mean + dm, var_c, weight, bias, False, 0.0, eps)
+        corrected = (v + dv).clamp_(min=floor)
+        inverse = (v + eps).rsqrt_()
+        r = (corrected + eps).rsqrt_().div_(inverse)
+        due = (r * r).mul_(corrected > floor)
+        ctx.save_for_backward(x, weight, mean.clone(), inverse, r, due, dm * inverse)
+        return F.batch_norm(x, mean + dm, corrected, weight, bias, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
-        x, weight, mean, v, var_c, dm, free = ctx.saved_tensors
-        inv, inv_c = (v + ctx.eps).rsqrt(), (var_c + ctx.eps).rsqrt()  # I, i~
+        x, weight, mean, inverse, r, due, shift = ctx.saved_tensors
+        scaled = weight * r
         grad_x, sum_gx, sum_g = torch.ops.aten.native_batch_norm_backward(
-            grad, x, weight * inv_c / inv, None, None, mean, inv, True, ctx.eps, [True, True, True]
+            grad, x, scaled, None, None, mean, inverse, True, 0.0, [True, True, True]
         )
-        n = x.numel() // x.shape[1]
-        g_hat, g_mean = sum_gx / n, sum_g / n  # ⟨g·(x − m)·I⟩, ⟨g⟩
-        wanted = (inv_c / inv) ** 2 * (g_hat - dm * inv * g_mean) * free
-        slope = weight * inv_c * inv * (g_hat - wanted)  # torch took ⟨g x̂⟩ off, `wanted` is due
+        shifted = sum_gx - shift * sum_g
+        slope = (sum_gx - due * shifted).mul_(scaled).mul_(inverse).mul_(inverse).div_(x.numel() // x.shape[1])
         grad_x.addcmul_(x, over_channels(slope, x)).sub_(over_channels(slope * mean, x))
-        grad_weight = inv_c * (sum_gx / inv - dm * sum_g)
-        return grad_x, grad_weight, sum_g, None, None, None, None, None, None
+        return grad_x, r * shifted, sum_g, None, None, None, None, None, None
 
 
 class PathRecord:
