@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check bench lock clean
 
 demo: .venv/.ready
-	$(BIN)/mammofed simulate --data synthetic --out demo-run
+	$(BIN)/mammofed study benchmarks/studies/demo.toml --out demo-run
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
