@@ -4,6 +4,7 @@ A function on integers is a table: the steps run once over all 2^bits stored val
 by one look-up. Order after PS3.4 N.2: modality LUT, VOI LUT, presentation; inversion follows the VOI step.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ from mammo.style import NO_STYLE, Style, sigmoid
 
 Floats = NDArray[np.float64]
 LOOKUP_STEP = 65_536  # pixels indexed at a time
+THREADED = 1_000_000  # pixels from which a second thread pays
 
 
 @dataclass(frozen=True)
@@ -157,13 +159,24 @@ def grey_table(
 
 
 def look_up(table: NDArray[np.float32], words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
-    """Index the table by every word of an image (H, W), in pieces whose wide indices stay in the cache."""
+    """Index the table by every word of an image (H, W); a large one by two threads: numpy lets go of its lock."""
     out = np.empty(words.shape, np.float32)
     flat, source = out.reshape(-1), words.reshape(-1)
+    half = source.size // 2 if source.size > THREADED else source.size
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(_look_up_part, table, source[half:], flat[half:])
+        _look_up_part(table, source[:half], flat[:half])
+        second.result()
+    return out
+
+
+def _look_up_part(
+    table: NDArray[np.float32], source: NDArray[np.unsignedinteger], out: NDArray[np.float32]
+) -> None:
+    """Look up in pieces whose wide indices stay in the cache."""
     wide = np.empty(min(LOOKUP_STEP, source.size), np.intp)
     for start in range(0, source.size, LOOKUP_STEP):
         piece = source[start : start + LOOKUP_STEP]
         index = wide[: piece.size]
         index[:] = piece
-        np.take(table, index, mode="clip", out=flat[start : start + LOOKUP_STEP])
-    return out
+        np.take(table, index, mode="clip", out=out[start : start + LOOKUP_STEP])
