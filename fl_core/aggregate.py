@@ -165,7 +165,7 @@ def check_update(wanted: Expected, update: Update) -> Update:
             raise BadUpdate(f"{who}, {group}: {first_difference(shapes(tensors), like)}")
         bad = first_not_finite(tensors)
         if bad is not None:
-            raise BadUpdate(f"{who}, {group}: tensor {bad!r} is not finite")
+            raise BadUpdate(f"{who}, {group}: tensor {bad!r} is not finite after step {update.steps}")
     return update
 
 
