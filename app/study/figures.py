@@ -1,8 +1,8 @@
 """Lines and records → figures as PNG and SVG: metric against p and E, by row, along the rounds, gap recovered."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from app.study.collect import Record
-from app.study.compare import Line, places_of
+from app.study.compare import Line, Place, places_of
 from app.study.palette import Mark, mark_of
 from app.study.plan import Row, Study
 from fl_core.checkpoint import write_atomically
@@ -32,74 +32,98 @@ LOOK: dict[Any, Any] = {
 LOCAL_DASHES = ("--", "-.", ":")  # of the sites' own models
 Axis = Literal["skew", "local_steps"]
 AXES: dict[Axis, str] = {
-    "skew": "p, share of a site's images with its own style or labels",
-    "local_steps": "E, local steps a round (equal iterations)",
+    "skew": "p, heterogeneity of the sites",
+    "local_steps": "E, local steps a round",
 }
+Point = tuple[float, float | None, float | None, float | None]  # where, value, low, high
 DrawPanel = Callable[[Axes, Headline], None]
+MOST_BANDS = 6  # rows whose bands can be told apart along the rounds
 
 
 def draw_figures(out: Path, study: Study, records: Sequence[Record], lines: Sequence[Line]) -> list[Path]:
     """Every figure that the study has the points for."""
     if not any(record["status"] == "finished" for record in records):
         return []
-    draw = partial(three_panels, out, study, records)
-    written: list[Path] = []
+    figures = [*figures_across(study, lines)]
+    for place in places_of(study, records):
+        own = [line for line in lines if (line.skew, line.local_steps) == (place.skew, place.local_steps)]
+        figures += figures_at(study, place, own)
+    return [path for figure in figures for path in three_panels(out, study, records, figure)]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one figure shows."""
+
+    name: str  # of the file
+    where: str  # what is the same in all of it
+    over: str  # what its intervals are over
+    panel: DrawPanel
+    rows: int = 0  # of a figure with one line a row
+
+
+def figures_across(study: Study, lines: Sequence[Line]) -> Iterator[Picture]:
+    """Metric against p at each E, and against E at each p, where there are several."""
+    over = f"95 % intervals: {over_what(study)}"
     if len(study.skews) > 1:
         for steps in study.local_steps:
-            chosen = [line for line in lines if line.local_steps == steps]
-            written += draw(f"metric-by-p-E{steps}", against_panel(study, chosen, "skew"), f"E = {steps}")
+            own = [line for line in lines if line.local_steps == steps]
+            yield Picture(f"metric-by-p-E{steps}", f"E = {steps}", over, against_panel(study, own, "skew"))
     if len(study.local_steps) > 1:
         for skew in study.skews:
-            chosen = [line for line in lines if line.skew == skew]
-            written += draw(f"metric-by-E-p{skew:g}", against_panel(study, chosen, "local_steps"), f"p = {skew:g}")
-    for place in places_of(study, records):
-        chosen = [line for line in lines if (line.skew, line.local_steps) == (place.skew, place.local_steps)]
-        where, name = f"p = {place.skew:g}, E = {place.local_steps}", f"p{place.skew:g}-E{place.local_steps}"
-        written += draw(f"rows-{name}", rows_panel(study, chosen), where, height=1.6 + 0.24 * len(chosen) / 3)
-        written += draw(f"curves-{name}", curves_panel(study, place.records), where)
-        gaps = [line for line in chosen if line.label not in ("fedavg", "centralized")]
-        if any(line.gap is not None for line in gaps):
-            height = 1.6 + 0.24 * len(gaps) / 3
-            written += draw(f"gap-recovered-{name}", gap_panel(study, gaps), where, height=height)
-    return written
+            own = [line for line in lines if line.skew == skew]
+            yield Picture(
+                f"metric-by-E-p{skew:g}", f"p = {skew:g}", over, against_panel(study, own, "local_steps")
+            )
 
 
-def three_panels(
-    out: Path,
-    study: Study,
-    records: Sequence[Record],
-    name: str,
-    panel: DrawPanel,
-    where: str,
-    height: float = 3.6,
-) -> list[Path]:
-    """Accuracy, OvO and OvR side by side, as in the paper, with one legend and one line on what is shown."""
+def figures_at(study: Study, place: Place, lines: Sequence[Line]) -> Iterator[Picture]:
+    """At one p and E: all rows, their curves, and the gap that they recover."""
+    where, name = f"p = {place.skew:g}, E = {place.local_steps}", f"p{place.skew:g}-E{place.local_steps}"
+    over = f"95 % intervals: {over_what(study)}"
+    yield Picture(f"rows-{name}", where, over, rows_panel(study, lines), len(lines) // 3)
+    seeds = len(study.seeds)
+    bands = over if seeds == 1 else f"mean of {seeds} seeds, bands from the lowest to the highest"
+    bands = bands if len(study.table) <= MOST_BANDS else "without intervals"
+    yield Picture(f"curves-{name}", where, bands, curves_panel(study, place.records))
+    gaps = [line for line in lines if line.label not in ("fedavg", "centralized")]
+    if any(line.gap is not None for line in gaps):
+        over = f"95 % intervals: bootstrap over test patches{' and seeds' if seeds > 1 else ', one seed'}"
+        yield Picture(f"gap-recovered-{name}", where, over, gap_panel(study, gaps), len(gaps) // 3)
+
+
+def over_what(study: Study) -> str:
+    """What the intervals of the metrics are over."""
+    seeds = len(study.seeds)
+    return "bootstrap over test patches, one seed" if seeds == 1 else f"Student's t over {seeds} seeds"
+
+
+def three_panels(out: Path, study: Study, records: Sequence[Record], picture: Picture) -> list[Path]:
+    """Accuracy, OvO and OvR side by side, as in the paper, with one legend and two lines on what is shown."""
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(11, height + 0.5), layout="constrained")
-        panels = figure.subplots(1, 3, sharey=name.startswith(("rows", "gap")))
+        height = 1.9 + 0.26 * picture.rows if picture.rows else 4.1
+        figure = Figure(figsize=(11, height), layout="constrained")
+        panels = figure.subplots(1, 3, sharey=bool(picture.rows))
         for axes, metric in zip(panels, HEADLINES, strict=True):
             axes.set_title(TITLES[metric])
             axes.grid(alpha=0.25, linewidth=0.6)
-            panel(axes, metric)
+            picture.panel(axes, metric)
         handles, labels = panels[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(handles)), frameon=False)
-        figure.suptitle(f"{where} · {described(study, records)}", fontsize=9)
-        return [save(figure, out / f"{name}.{kind}") for kind in ("png", "svg")]
+        figure.suptitle(f"{picture.where} · {described(study, records)}; {picture.over}", fontsize=9)
+        return [save(figure, out / f"{picture.name}.{kind}") for kind in ("png", "svg")]
 
 
 def described(study: Study, records: Sequence[Record]) -> str:
-    """Data, n, network, and what the intervals are over."""
+    """Network, data and n, on two lines."""
     known = next(record["patches"] for record in records if record["patches"])
-    test = sum(sum(site["test"]) for site in known.values())
-    train = sum(sum(site["train"]) for site in known.values())
+    train, test = (sum(sum(site[part]) for site in known.values()) for part in ("train", "test"))
     size = f", {study.image_size} px" if study.data == "synthetic" else ""
     iterations = study.rounds * max(study.local_steps)
-    seeds = len(study.seeds)
-    over = "bootstrap over test patches, one seed" if seeds == 1 else f"Student's t over {seeds} seeds"
     return (
-        f"{study.model}, {study.data}{size}, {study.sites} sites, {iterations} iterations\n"
-        f"n = {train} training and {test} test patches; 95 % intervals: {over}"
+        f"{study.model}, {study.data}{size}, {study.sites} sites, {iterations:,} iterations\n"
+        f"n = {train:,} training and {test:,} test patches"
     )
 
 
@@ -152,9 +176,7 @@ def against_panel(study: Study, lines: Sequence[Line], axis: Axis) -> DrawPanel:
     return panel
 
 
-def draw_band(
-    axes: Axes, label: str, mark: Mark, points: Sequence[tuple[float, float | None, float | None, float | None]]
-) -> None:
+def draw_band(axes: Axes, label: str, mark: Mark, points: Sequence[Point], band: bool = True) -> None:
     """A line with its interval as a band, broken where there is no value."""
     if all(point[1] is None for point in points):
         axes.plot([], [], color=mark.colour, marker="x", linestyle="none", label=f"{label} (diverged)")
@@ -171,7 +193,7 @@ def crosses(axes: Axes, mark: Mark, places: Sequence[float], number: int) -> Non
     """Where runs diverged: crosses at the bottom of the panel, each row at its own height."""
     height = 0.03 + 0.025 * number
     transform = axes.get_xaxis_transform()
-    axes.plot(places, [height] * len(places), "x", color=mark.colour, transform=transform, clip_on=False)
+    axes.plot(places, [height] * len(places), "x", color=mark.colour, transform=transform)
 
 
 def curves_panel(study: Study, records: Mapping[str, Sequence[Record]]) -> DrawPanel:
@@ -184,7 +206,7 @@ def curves_panel(study: Study, records: Mapping[str, Sequence[Record]]) -> DrawP
                 continue
             mark = mark_of(row)
             label = f"{row.name} (own models)" if row.algorithm == "local" else row.name
-            draw_band(axes, label, Mark(mark.colour, "", mark.dash), curve_of(runs, metric))
+            draw_band(axes, label, mark, curve_of(runs, metric), len(study.table) <= MOST_BANDS)
             for record in runs:
                 if record["status"] == "diverged":
                     last = [point for point in record["curve"] if metric in point][-1]
@@ -194,9 +216,7 @@ def curves_panel(study: Study, records: Mapping[str, Sequence[Record]]) -> DrawP
     return panel
 
 
-def curve_of(
-    runs: Sequence[Record], metric: Headline
-) -> list[tuple[float, float | None, float | None, float | None]]:
+def curve_of(runs: Sequence[Record], metric: Headline) -> list[Point]:
     """Mean of the runs that are still training, from the lowest to the highest; of one run its own interval."""
     tested: dict[int, list[dict[str, float | None]]] = {}
     for record in runs:
@@ -222,7 +242,7 @@ def rows_panel(study: Study, lines: Sequence[Line]) -> DrawPanel:
             axes.hlines(height, line.low, line.high, color=mark.colour, linewidth=2, alpha=0.5)
             axes.plot(line.value, height, marker=mark.marker, color=mark.colour, markersize=6)
         label_rows(axes, list(marks))
-        axes.set_xlabel(f"{TITLES[metric].lower()}, 95 % interval")
+        axes.set_xlabel("value and 95 % interval")
 
     return panel
 
@@ -239,13 +259,13 @@ def gap_panel(study: Study, lines: Sequence[Line]) -> DrawPanel:
                 continue
             axes.barh(height, 100 * line.gap, color=mark.colour, alpha=0.85, height=0.65)
             axes.hlines(height, 100 * line.gap_low, 100 * line.gap_high, color="#333333", linewidth=1.2)
-            axes.text(1.01, height, f"{100 * line.gap:.0f}", transform=axes.get_yaxis_transform(), va="center")
+            axes.text(1.01, height, f"{100 * line.gap:.0f} %", transform=axes.get_yaxis_transform(), va="center")
         axes.axvline(0, color="#000000", linewidth=0.8)
         axes.axvline(100, color="#000000", linewidth=0.8, linestyle="--")
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -120), min(max(high, 110), 220))
         label_rows(axes, list(marks))
-        axes.set_xlabel("gap recovered, % (0: fedavg, 100: centralized), 95 % interval")
+        axes.set_xlabel("gap recovered, % (fedavg 0, centralized 100)")
 
     return panel
 
