@@ -46,6 +46,10 @@ def simulate(simulation: Simulation, resume: bool, watch: Watch, progress: SiteP
     """Train to the end, or go on with what the folder holds; write the result, also of a run that diverged."""
     if simulation.state.exists() and not resume:
         raise BadSetting(f"{simulation.out} holds a run already: add --resume to go on, or use another --out")
+    if (simulation.state / "rounds" / f"{simulation.plan.rounds + 1:06d}.json").exists():
+        raise BadSetting(
+            f"{simulation.out} has trained more than {simulation.plan.rounds} rounds: use another --out"
+        )
     began = time.perf_counter()
     sites = sites_from(simulation.data)
     failure: TrainingFailed | None = None

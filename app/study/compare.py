@@ -129,7 +129,12 @@ def entries_of(row: Row, place: Place) -> list[Entry]:
     finals = [record["final"] for record in place.records[row.name] if record["final"]]
     sites = list(finals[0]["site_models"]) if finals else []
     numbered = [Entry(f"{row.name} {number}", row, site) for number, site in enumerate(sites, 1)]
-    return [*numbered, Entry(f"{row.name} (each patch by its own site's model)", row)]
+    return [*numbered, Entry(own_models(row), row)]
+
+
+def own_models(row: Row) -> str:
+    """The label of `local` where each patch is scored by its own site's model."""
+    return f"{row.name} (own models)"
 
 
 def line_of(bench: Bench, place: Place, entry: Entry, metric: Headline) -> Line:
@@ -171,7 +176,12 @@ def spread(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     values = np.array([interval["value"] for interval in found])
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
-    return {"value": mean, "low": mean - half, "high": mean + half, "interval": f"t over {len(values)} seeds"}
+    return {
+        "value": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "interval": f"Student's t over {len(values)} seeds",
+    }
 
 
 def models_mean(done: Sequence[Record], entry: Entry, metric: Headline) -> float | None:
@@ -199,7 +209,7 @@ def tested(bench: Bench, place: Place, entry: Entry, metric: Headline) -> dict[s
     check_same(pairs[0], one, other)
     labels = one["labels"].astype(np.int64)
     p = paired_p_value(one[entry.scores], other["scores"], labels, metric, bench.study.resamples)
-    return {"p_value": p, "test": "paired bootstrap on the same test patches"}
+    return {"p_value": p, "test": f"paired bootstrap on the same test patches, seed {pairs[0][0]['seed']}"}
 
 
 def check_same(pair: Sequence[Record], one: Scores, other: Scores) -> None:
@@ -230,7 +240,8 @@ def gap_recovered(bench: Bench, place: Place, entry: Entry, metric: Headline) ->
     observed += [
         observed_mean(place, Entry(name, Row(name, name)), seeds, metric) for name in ("fedavg", "centralized")
     ]
-    low, high = np.quantile(won / gap, [0.025, 0.975])
+    there = gap > 0  # at most 2.5 % of the resamples have no gap to recover
+    low, high = np.quantile(won[there] / gap[there], [0.025, 0.975])
     value = (observed[0] - observed[1]) / (observed[2] - observed[1])
     return {"gap": value, "gap_low": float(low), "gap_high": float(high)}
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from app.study.collect import Record
-from app.study.compare import Line, Place, places_of
+from app.study.compare import Line, Place, own_models, places_of
 from app.study.palette import Mark, mark_of
 from app.study.plan import Row, Study
 from fl_core.checkpoint import write_atomically
@@ -64,7 +64,7 @@ class Picture:
 
 def figures_across(study: Study, lines: Sequence[Line]) -> Iterator[Picture]:
     """Metric against p at each E, and against E at each p, where there are several."""
-    over = f"95 % intervals: {over_what(study)}"
+    over = intervals_of(lines)
     if len(study.skews) > 1:
         for steps in study.local_steps:
             own = [line for line in lines if line.local_steps == steps]
@@ -80,7 +80,7 @@ def figures_across(study: Study, lines: Sequence[Line]) -> Iterator[Picture]:
 def figures_at(study: Study, place: Place, lines: Sequence[Line]) -> Iterator[Picture]:
     """At one p and E: all rows, their curves, and the gap that they recover."""
     where, name = f"p = {place.skew:g}, E = {place.local_steps}", f"p{place.skew:g}-E{place.local_steps}"
-    over = f"95 % intervals: {over_what(study)}"
+    over = intervals_of(lines)
     yield Picture(f"rows-{name}", where, over, rows_panel(study, lines), len(lines) // 3)
     seeds = len(study.seeds)
     bands = over if seeds == 1 else f"mean of {seeds} seeds, bands from the lowest to the highest"
@@ -92,10 +92,10 @@ def figures_at(study: Study, place: Place, lines: Sequence[Line]) -> Iterator[Pi
         yield Picture(f"gap-recovered-{name}", where, over, gap_panel(study, gaps), len(gaps) // 3)
 
 
-def over_what(study: Study) -> str:
-    """What the intervals of the metrics are over."""
-    seeds = len(study.seeds)
-    return "bootstrap over test patches, one seed" if seeds == 1 else f"Student's t over {seeds} seeds"
+def intervals_of(lines: Sequence[Line]) -> str:
+    """What the intervals of these lines are over."""
+    kinds = dict.fromkeys(line.interval for line in lines if line.interval)
+    return f"95 % intervals: {', '.join(kinds)}"
 
 
 def three_panels(out: Path, study: Study, records: Sequence[Record], picture: Picture) -> list[Path]:
@@ -186,7 +186,7 @@ def draw_band(axes: Axes, label: str, mark: Mark, points: Sequence[Point], band:
     axes.plot(
         x, y, color=mark.colour, marker=marker, markersize=4, linestyle=mark.dash, linewidth=1.4, label=label
     )
-    axes.fill_between(x, low, high, color=mark.colour, alpha=0.13, linewidth=0)
+    axes.fill_between(x, np.clip(low, 0, 1), np.clip(high, 0, 1), color=mark.colour, alpha=0.13, linewidth=0)
 
 
 def crosses(axes: Axes, mark: Mark, places: Sequence[float], number: int) -> None:
@@ -205,7 +205,7 @@ def curves_panel(study: Study, records: Mapping[str, Sequence[Record]]) -> DrawP
             if not runs:
                 continue
             mark = mark_of(row)
-            label = f"{row.name} (own models)" if row.algorithm == "local" else row.name
+            label = own_models(row) if row.algorithm == "local" else row.name
             draw_band(axes, label, mark, curve_of(runs, metric), len(study.table) <= MOST_BANDS)
             for record in runs:
                 if record["status"] == "diverged":
@@ -280,8 +280,5 @@ def say_outcome(axes: Axes, line: Line, height: int) -> None:
 
 def label_rows(axes: Axes, labels: Sequence[str]) -> None:
     """Rows from the top down."""
-    axes.set_yticks(
-        range(len(labels)),
-        [label.replace(" (each patch by its own site's model)", " (own models)") for label in labels],
-    )
+    axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)

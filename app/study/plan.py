@@ -22,6 +22,8 @@ CHANGES = (
     "variance_floor",
     "freeze_from",
 )  # what a row may have of its own
+AGAINST = "bn-scaffold-std"
+KINDS = {float: "a number", int: "a whole number", str: "a text"}
 LISTS = ("algorithms", "skews", "local_steps", "seeds")
 
 
@@ -50,7 +52,7 @@ class Study:
     local_steps: tuple[int, ...] = (10,)  # E
     seeds: tuple[int, ...] = (0,)
     rows: tuple[Row, ...] = ()  # beside the algorithms: the same with other settings
-    against: str = "bn-scaffold-std"  # the row of the p-values
+    against: str = AGAINST  # the row of the p-values; none are given where a study lacks it
     rounds: int = 40  # R at the largest E; a smaller E has more rounds and as many iterations
     evaluate_every: int = 1  # in the same unit
     model: str = "densenet-small"
@@ -85,7 +87,10 @@ class Study:
         for steps in self.local_steps:
             if steps < 1 or max(self.local_steps) % steps:
                 raise BadSetting(f"local_steps {steps}: it must divide the largest E, {max(self.local_steps)}")
-        check_names([row.name for row in self.table])
+        names = [row.name for row in self.table]
+        check_names(names)
+        if self.against not in (*names, AGAINST):
+            raise BadSetting(f"against {self.against!r}: choose one of the study's rows, {', '.join(names)}")
 
     @property
     def table(self) -> tuple[Row, ...]:
@@ -213,7 +218,11 @@ def study_from(settings: Mapping[str, Any]) -> Study:
 def value_of(name: str, kind: str, value: Any) -> Any:
     """A setting in the type that the study declares for it."""
     if name == "rows":
-        return tuple(row_from(label, changes) for label, changes in dict(value).items())
+        if not isinstance(value, Mapping):
+            raise BadSetting(
+                f"study setting rows = {value!r}: write [rows.NAME] with an algorithm and what differs"
+            )
+        return tuple(row_from(label, changes) for label, changes in value.items())
     wanted = {"float": float, "int": int, "str": str}[re.findall(r"float|int|str", kind)[0]]
     if name in LISTS:
         items = value if isinstance(value, list | tuple) else (value,)
@@ -227,7 +236,7 @@ def typed(name: str, wanted: type, value: Any) -> Any:
         return value
     if wanted is float and type(value) is int:
         return float(value)
-    raise BadSetting(f"study setting {name} = {value!r}: a {wanted.__name__} is needed")
+    raise BadSetting(f"study setting {name} = {value!r}: {KINDS[wanted]} is needed")
 
 
 def row_from(name: str, changes: Mapping[str, Any]) -> Row:
