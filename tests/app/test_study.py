@@ -1,6 +1,7 @@
 """`mammofed study`, as a user runs it: small studies that really train, a kill on the way, files out."""
 
 import csv
+import fcntl
 import json
 import os
 import shutil
@@ -189,10 +190,13 @@ def test_a_killed_study_goes_on_to_the_same_results(tiny: Path, tmp_path: Path) 
     killed = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "cut" / "study.json").exists()
-    assert not (tmp_path / "cut" / "bn-scaffold-std-p1-E2-seed0" / "result.json").exists()
+    cut = tmp_path / "cut" / "bn-scaffold-std-p1-E2-seed0"
+    with (cut / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the run's process, which must not outlive the study's
+    assert not (cut / "result.json").exists()
     kept = [
         tmp_path / "cut" / "fedavg-p1-E2-seed0" / "result.json",
-        tmp_path / "cut" / "bn-scaffold-std-p1-E2-seed0" / "state" / "rounds" / "000001.json",
+        cut / "state" / "rounds" / "000001.json",
     ]
     before = [path.stat().st_mtime_ns for path in kept]
     done = run(file, "--out", tmp_path / "cut")
