@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -10,15 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
 
 from app.commands.simulate import cores
+from app.commands.watching import HEADLINES
 from app.study.collect import collect, read_scores
-from app.study.compare import lines_of
+from app.study.compare import Line, lines_of
 from app.study.figures import draw_figures
 from app.study.memory import free_memory, jobs_for
 from app.study.plan import PRESETS, Run, Study, read_study, runs_of
 from app.study.runner import alone_in, finished_result, run_all
-from app.study.tables import write_tables
+from app.study.tables import cell, write_tables
 from fl_core.checkpoint import write_atomically
 from fl_core.models import MODELS
 from mammofed.errors import TrainingFailed
@@ -48,7 +51,7 @@ def command(
     resamples: Annotated[int | None, typer.Option(help="Bootstrap resamples.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of torch in each run.")] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs side by side [default: by cores and memory].", min=1)
+        int | None, typer.Option(help="Runs side by side; by default as many as cores and memory allow.", min=1)
     ] = None,
 ) -> None:
     """Train rows × p × E × seeds and compare them; the same command goes on after an interruption."""
@@ -92,7 +95,8 @@ def carry_out(study: Study, out: Path, jobs: int | None) -> None:
         side_by_side = jobs or jobs_for(left, cores(), free_memory())
         with StudyWatching(runs, left, side_by_side) as watching:
             died = run_all(runs, out, side_by_side, study.resamples, watching)
-        written = compare(study, runs, out)
+        lines, written = compare(study, runs, out)
+    watching.console.print(last_table(lines))
     watching.console.print(f"written in {out}: {', '.join(path.name for path in written)}", soft_wrap=True)
     if died:
         names = ", ".join(run.name for run in died)
@@ -102,14 +106,24 @@ def carry_out(study: Study, out: Path, jobs: int | None) -> None:
         )
 
 
-def compare(study: Study, runs: tuple[Run, ...], out: Path) -> list[Path]:
+def compare(study: Study, runs: tuple[Run, ...], out: Path) -> tuple[list[Line], list[Path]]:
     """Runs on disk → study.json, tables and figures."""
     found = collect(study, runs, out)
     lines = lines_of(study, found["runs"], lambda name: read_scores(out / name))
     found["lines"] = [line.as_json() for line in lines]
     path = out / "study.json"
     write_atomically(path, json.dumps(found, indent=1).encode())
-    return [path, *write_tables(out, lines), *draw_figures(out, study, found["runs"], lines)]
+    return lines, [path, *write_tables(out, lines), *draw_figures(out, study, found["runs"], lines)]
+
+
+def last_table(lines: Sequence[Line]) -> Table:
+    """All rows at the largest p and E, for the terminal."""
+    last = max((line.skew, line.local_steps) for line in lines)
+    shown = [line for line in lines if (line.skew, line.local_steps) == last]
+    table = Table("row", *HEADLINES.values(), title=f"p = {last[0]:g}, E = {last[1]}")
+    for label in dict.fromkeys(line.label for line in shown):
+        table.add_row(label, *(cell(line) for line in shown if line.label == label))
+    return table
 
 
 class StudyWatching:
@@ -117,6 +131,8 @@ class StudyWatching:
 
     def __init__(self, runs: tuple[Run, ...], left: tuple[Run, ...], jobs: int) -> None:
         self.console = Console(file=sys.stdout, highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = 130
         self.began = self.spoke = time.monotonic()
         self.runs, self.over = len(runs), len(runs) - len(left)
         self.total = sum(run.iterations for run in left)
@@ -188,4 +204,6 @@ class StudyWatching:
             return "time left: unknown"
         seconds = (time.monotonic() - self.began) * (self.total - sum(self.done.values())) / seen
         hours, minutes = divmod(round(seconds / 60), 60)
+        if seconds < 90:
+            return f"time left: {seconds:.0f} s"
         return f"time left: {hours} h {minutes:02d} min" if hours else f"time left: {minutes} min"

@@ -52,6 +52,7 @@ class Line:
     gap: float | None = None
     gap_low: float | None = None
     gap_high: float | None = None
+    gap_note: str = ""  # why there is a value and no gap
     site_models_mean: float | None = None
     note: str = ""
 
@@ -157,6 +158,14 @@ def figure(final: Mapping[str, Any], entry: Entry, metric: Headline) -> dict[str
     return found
 
 
+def value_of(record: Record, entry: Entry, metric: Headline) -> float:
+    """The metric of one run, where it is defined."""
+    value = figure(record["final"], entry, metric)["value"]
+    if value is None:
+        raise BadData(f"run {record['name']}: {metric} is not defined on its test patches; they lack a class")
+    return value
+
+
 def note_of(records: Sequence[Record]) -> str:
     """What happened to runs that did not finish."""
     notes = []
@@ -199,8 +208,8 @@ def tested(bench: Bench, place: Place, entry: Entry, metric: Headline) -> dict[s
     if not theirs or entry.row.name == against:
         return {}
     if len(ours) > 1 and len(theirs) > 1:
-        a = [figure(record["final"], entry, metric)["value"] or 0.0 for record in ours]
-        b = [record["final"][metric]["value"] for record in theirs]
+        a = [value_of(record, entry, metric) for record in ours]
+        b = [value_of(record, Entry(against, entry.row), metric) for record in theirs]
         return {"p_value": welch(a, b), "test": "Welch between seeds"}
     pairs = [(a, b) for a in ours for b in theirs if a["seed"] == b["seed"]]
     if not pairs:
@@ -225,8 +234,10 @@ def gap_recovered(bench: Bench, place: Place, entry: Entry, metric: Headline) ->
     Left out where the interval of centralized − fedavg reaches 0: there is no gap to recover.
     """
     seeds = shared_seeds(place, (entry.row.name, "fedavg", "centralized"))
-    if not seeds or entry.row.name in ("fedavg", "centralized"):
+    if entry.row.name in ("fedavg", "centralized"):
         return {}
+    if not seeds:
+        return {"gap_note": "no reference"}
     trio = [(entry.row.name, entry.scores), ("fedavg", "scores"), ("centralized", "scores")]
     index = HEADLINES.index(metric)
     method, floor, roof = (
@@ -235,7 +246,7 @@ def gap_recovered(bench: Bench, place: Place, entry: Entry, metric: Headline) ->
     picks = np.random.default_rng(0).integers(len(seeds), size=method.shape)
     won, gap = (np.take_along_axis(part, picks, axis=0).mean(axis=0) for part in (method - floor, roof - floor))
     if not np.quantile(gap, 0.025) > 0:
-        return {}
+        return {"gap_note": "no gap"}
     observed = [observed_mean(place, entry, seeds, metric)]
     observed += [
         observed_mean(place, Entry(name, Row(name, name)), seeds, metric) for name in ("fedavg", "centralized")
@@ -260,4 +271,4 @@ def run_at(place: Place, row: str, seed: int) -> str:
 def observed_mean(place: Place, entry: Entry, seeds: Sequence[int], metric: Headline) -> float:
     """Mean of the metric over these seeds."""
     records = [record for record in place.finished(entry.row.name) if record["seed"] in seeds]
-    return float(np.mean([figure(record["final"], entry, metric)["value"] for record in records]))
+    return float(np.mean([value_of(record, entry, metric) for record in records]))

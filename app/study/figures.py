@@ -272,7 +272,7 @@ def gap_panel(study: Study, lines: Sequence[Line]) -> DrawPanel:
 
 def say_outcome(axes: Axes, line: Line, height: int) -> None:
     """In place of a value: diverged, missing or not defined."""
-    word = "diverged" if "diverged" in line.note else "no gap" if line.value is not None else "missing"
+    word = "diverged" if "diverged" in line.note else line.gap_note or "missing"
     axes.text(
         0.02, height, word, transform=axes.get_yaxis_transform(), va="center", style="italic", color="#555555"
     )

@@ -66,7 +66,7 @@ def gaps(lines: Sequence[Line]) -> list[list[str]]:
 def gap_cell(line: Line) -> str:
     """`86 % (71 – 99)`."""
     if line.gap is None or line.gap_low is None or line.gap_high is None:
-        return outcome(line) if line.value is None else "no gap"
+        return outcome(line) if line.value is None else line.gap_note
     return f"{100 * line.gap:.0f} % ({100 * line.gap_low:.0f} – {100 * line.gap_high:.0f})"
 
 
