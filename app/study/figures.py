@@ -165,7 +165,9 @@ def against_panel(study: Study, lines: Sequence[Line], axis: Axis) -> DrawPanel:
             own = [line for line in lines if line.label == label and line.metric == metric]
             own.sort(key=lambda line: getattr(line, axis))
             draw_band(axes, label, mark, [(getattr(line, axis), line.value, line.low, line.high) for line in own])
-            crosses(axes, mark, [getattr(line, axis) for line in own if "diverged" in line.note], number)
+            diverged = [getattr(line, axis) for line in own if "diverged" in line.note]
+            nowhere = all(line.value is None for line in own)
+            crosses(axes, mark, diverged, 0.03 + 0.025 * number, f"{label} (diverged)" if nowhere else None)
         ticks = sorted({getattr(line, axis) for line in lines})
         if axis == "local_steps":
             axes.set_xscale("log")
@@ -179,21 +181,20 @@ def against_panel(study: Study, lines: Sequence[Line], axis: Axis) -> DrawPanel:
 def draw_band(axes: Axes, label: str, mark: Mark, points: Sequence[Point], band: bool = True) -> None:
     """A line with its interval as a band, broken where there is no value."""
     if all(point[1] is None for point in points):
-        axes.plot([], [], color=mark.colour, marker="x", linestyle="none", label=f"{label} (diverged)")
         return
     x, y, low, high = (np.array([np.nan if v is None else v for v in part]) for part in zip(*points, strict=True))
-    marker = mark.marker if len(points) <= 20 else ""
-    axes.plot(
-        x, y, color=mark.colour, marker=marker, markersize=4, linestyle=mark.dash, linewidth=1.4, label=label
-    )
-    axes.fill_between(x, np.clip(low, 0, 1), np.clip(high, 0, 1), color=mark.colour, alpha=0.13, linewidth=0)
+    marks: dict[str, Any] = {"marker": mark.marker, "markersize": 4, "markevery": -(-len(points) // 10)}
+    axes.plot(x, y, color=mark.colour, linestyle=mark.dash, linewidth=1.4, label=label, **marks)
+    if band:
+        axes.fill_between(x, np.clip(low, 0, 1), np.clip(high, 0, 1), color=mark.colour, alpha=0.13, linewidth=0)
 
 
-def crosses(axes: Axes, mark: Mark, places: Sequence[float], number: int) -> None:
-    """Where runs diverged: crosses at the bottom of the panel, each row at its own height."""
-    height = 0.03 + 0.025 * number
-    transform = axes.get_xaxis_transform()
-    axes.plot(places, [height] * len(places), "x", color=mark.colour, transform=transform)
+def crosses(axes: Axes, mark: Mark, places: Sequence[float], height: float, label: str | None) -> None:
+    """Where runs diverged: crosses near the bottom of the panel, each row at a height of its own."""
+    if places:
+        transform = axes.get_xaxis_transform()
+        heights = [height] * len(places)
+        axes.plot(places, heights, "x", color=mark.colour, transform=transform, label=label)
 
 
 def curves_panel(study: Study, records: Mapping[str, Sequence[Record]]) -> DrawPanel:
