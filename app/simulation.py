@@ -1,5 +1,6 @@
 """A plan and a choice of data → a folder with result.json, the model, and the state to go on from."""
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 import safetensors.torch
 
 from app.provenance import provenance
@@ -93,15 +93,16 @@ def evaluated_again(simulation: Simulation, sites: tuple[SiteData, ...]) -> Eval
 
 
 def write_scores(out: Path, evaluation: Evaluation) -> None:
-    """`scores.safetensors`, for paired tests between runs: labels and probabilities, and nothing of the patches.
+    """`scores.npz`, for paired tests between runs: labels and probabilities, and nothing of the patches.
 
     `scores` (n, C) has each patch by its own site's model; `scores.SITE` all patches by that site's model.
     """
     pooled = evaluation.pooled
     models = {f"scores.{name}": scored.scores for name, scored in evaluation.by_site_model.items()}
     arrays = {"labels": pooled.labels, "scores": pooled.scores, **models}
-    data = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    write_atomically(out / "scores.safetensors", data)
+    data = io.BytesIO()
+    np.savez(data, allow_pickle=False, **arrays)
+    write_atomically(out / "scores.npz", data.getvalue())
 
 
 def summary(simulation: Simulation, sites: tuple[SiteData, ...]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
@@ -93,7 +92,8 @@ def carry_out(study: Study, out: Path, jobs: int | None) -> None:
     with alone_in(out):
         left = tuple(run for run in runs if finished_result(out / run.name, run) is None)
         side_by_side = jobs or jobs_for(left, cores(), free_memory())
-        with StudyWatching(runs, left, side_by_side) as watching:
+        watching = StudyWatching(runs, left, side_by_side)
+        with watching.bar:
             died = run_all(runs, out, side_by_side, study.resamples, watching)
         lines, written = compare(study, runs, out)
     watching.console.print(last_table(lines))
@@ -147,15 +147,6 @@ class StudyWatching:
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(self.headline(), total=max(1, self.total), left="")
         self.say(f"{self.runs} runs, {self.over} finished before, {jobs} side by side")
-
-    def __enter__(self) -> "StudyWatching":
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
 
     def started(self, run: Run) -> None:
         """A process begins with the run."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from app.provenance import provenance
@@ -56,5 +55,5 @@ def point(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_scores(folder: Path) -> Scores:
     """Labels and scores of the run's test patches."""
-    found: Scores = safetensors.numpy.load_file(folder / "scores.safetensors")
-    return found
+    with np.load(folder / "scores.npz", allow_pickle=False) as arrays:
+        return dict(arrays)

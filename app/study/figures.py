@@ -37,6 +37,8 @@ AXES: dict[Axis, str] = {
 }
 Point = tuple[float, float | None, float | None, float | None]  # where, value, low, high
 DrawPanel = Callable[[Axes, Headline], None]
+DrawRow = Callable[[Axes, int, Mark, Line], bool]  # at a height; False where there is nothing to draw
+GAP = "gap recovered, % (fedavg 0, centralized 100)"
 MOST_BANDS = 6  # rows whose bands can be told apart along the rounds
 
 
@@ -81,7 +83,13 @@ def figures_at(study: Study, place: Place, lines: Sequence[Line]) -> Iterator[Pi
     """At one p and E: all rows, their curves, and the gap that they recover."""
     where, name = f"p = {place.skew:g}, E = {place.local_steps}", f"p{place.skew:g}-E{place.local_steps}"
     over = intervals_of(lines)
-    yield Picture(f"rows-{name}", where, over, rows_panel(study, lines), len(lines) // 3)
+    yield Picture(
+        f"rows-{name}",
+        where,
+        over,
+        rows_panel(study, lines, point_row, "value and 95 % interval"),
+        len(lines) // 3,
+    )
     seeds = len(study.seeds)
     bands = over if seeds == 1 else f"mean of {seeds} seeds, bands from the lowest to the highest"
     bands = bands if len(study.table) <= MOST_BANDS else "without intervals"
@@ -89,7 +97,7 @@ def figures_at(study: Study, place: Place, lines: Sequence[Line]) -> Iterator[Pi
     gaps = [line for line in lines if line.label not in ("fedavg", "centralized")]
     if any(line.gap is not None for line in gaps):
         over = f"95 % intervals: bootstrap over test patches{' and seeds' if seeds > 1 else ', one seed'}"
-        yield Picture(f"gap-recovered-{name}", where, over, gap_panel(study, gaps), len(gaps) // 3)
+        yield Picture(f"gap-recovered-{name}", where, over, rows_panel(study, gaps, gap_row, GAP), len(gaps) // 3)
 
 
 def intervals_of(lines: Sequence[Line]) -> str:
@@ -230,45 +238,43 @@ def curve_of(runs: Sequence[Record], metric: Headline) -> list[Point]:
     return [(at, float(np.mean(found)), min(found), max(found)) for at, found in values.items()]
 
 
-def rows_panel(study: Study, lines: Sequence[Line]) -> DrawPanel:
-    """Each row's metric as a point with its interval: the paper's table as a picture."""
+def rows_panel(study: Study, lines: Sequence[Line], draw_row: DrawRow, what: str) -> DrawPanel:
+    """One line a row, from the top down; in place of a value that is not there stands why."""
     marks = marks_of(study, lines)
 
     def panel(axes: Axes, metric: Headline) -> None:
         for line in (line for line in lines if line.metric == metric):
-            height, mark = list(marks).index(line.label), marks[line.label]
-            if line.value is None or line.low is None or line.high is None:
+            height = list(marks).index(line.label)
+            if not draw_row(axes, height, marks[line.label], line):
                 say_outcome(axes, line, height)
-                continue
-            axes.hlines(height, line.low, line.high, color=mark.colour, linewidth=2, alpha=0.5)
-            axes.plot(line.value, height, marker=mark.marker, color=mark.colour, markersize=6)
-        label_rows(axes, list(marks))
-        axes.set_xlabel("value and 95 % interval")
+        axes.set_yticks(range(len(marks)), list(marks))
+        axes.set_ylim(len(marks) - 0.4, -0.6)
+        axes.set_xlabel(what)
 
     return panel
 
 
-def gap_panel(study: Study, lines: Sequence[Line]) -> DrawPanel:
-    """Bars of the gap between fedavg (0 %) and centralized (100 %) that each row recovers."""
-    marks = marks_of(study, lines)
+def point_row(axes: Axes, height: int, mark: Mark, line: Line) -> bool:
+    """A row's metric as a point with its interval: the paper's table as a picture."""
+    if line.value is None or line.low is None or line.high is None:
+        return False
+    axes.hlines(height, line.low, line.high, color=mark.colour, linewidth=2, alpha=0.5)
+    axes.plot(line.value, height, marker=mark.marker, color=mark.colour, markersize=6)
+    return True
 
-    def panel(axes: Axes, metric: Headline) -> None:
-        for line in (line for line in lines if line.metric == metric):
-            height, mark = list(marks).index(line.label), marks[line.label]
-            if line.gap is None or line.gap_low is None or line.gap_high is None:
-                say_outcome(axes, line, height)
-                continue
-            axes.barh(height, 100 * line.gap, color=mark.colour, alpha=0.85, height=0.65)
-            axes.hlines(height, 100 * line.gap_low, 100 * line.gap_high, color="#333333", linewidth=1.2)
-            axes.text(1.01, height, f"{100 * line.gap:.0f} %", transform=axes.get_yaxis_transform(), va="center")
-        axes.axvline(0, color="#000000", linewidth=0.8)
-        axes.axvline(100, color="#000000", linewidth=0.8, linestyle="--")
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(low, -120), min(max(high, 110), 220))
-        label_rows(axes, list(marks))
-        axes.set_xlabel("gap recovered, % (fedavg 0, centralized 100)")
 
-    return panel
+def gap_row(axes: Axes, height: int, mark: Mark, line: Line) -> bool:
+    """A bar of the gap between fedavg (0 %) and centralized (100 %) that a row recovers; long whiskers are cut."""
+    if line.gap is None or line.gap_low is None or line.gap_high is None:
+        return False
+    axes.barh(height, 100 * line.gap, color=mark.colour, alpha=0.85, height=0.65)
+    axes.hlines(height, 100 * line.gap_low, 100 * line.gap_high, color="#333333", linewidth=1.2)
+    axes.text(1.01, height, f"{100 * line.gap:.0f} %", transform=axes.get_yaxis_transform(), va="center")
+    axes.axvline(0, color="#000000", linewidth=0.8)
+    axes.axvline(100, color="#000000", linewidth=0.8, linestyle="--")
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -120), min(max(high, 110), 220))
+    return True
 
 
 def say_outcome(axes: Axes, line: Line, height: int) -> None:
@@ -277,9 +283,3 @@ def say_outcome(axes: Axes, line: Line, height: int) -> None:
     axes.text(
         0.02, height, word, transform=axes.get_yaxis_transform(), va="center", style="italic", color="#555555"
     )
-
-
-def label_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Rows from the top down."""
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import typer
 from typer.testing import CliRunner
 
 from app.commands import study as study_command
 from app.simulation import Simulation, simulate
+from app.study.collect import read_scores
 from app.study.plan import read_study, runs_of
 from app.study.runner import alone_in
 from fl_core.intervals import HEADLINES, paired_p_value
@@ -112,11 +112,10 @@ def test_local_is_shown_site_by_site_and_by_own_models(tiny: Path) -> None:
 
 
 def test_p_values_of_one_seed_are_paired_on_the_same_patches(tiny: Path) -> None:
-    ours, theirs = (
-        safetensors.numpy.load_file(tiny / f"{row}-p1-E2-seed0" / "scores.safetensors")
-        for row in ("fedavg", "bn-scaffold-std")
+    ours, theirs = (read_scores(tiny / f"{row}-p1-E2-seed0") for row in ("fedavg", "bn-scaffold-std"))
+    expected = paired_p_value(
+        ours["scores"], theirs["scores"], ours["labels"].astype(np.int64), "auc_ovo", resamples=100
     )
-    expected = paired_p_value(ours["scores"], theirs["scores"], ours["labels"], "auc_ovo", resamples=100)
     lines = {line["label"]: line for line in table(tiny / "lines.csv") if line["metric"] == "auc_ovo"}
     assert float(lines["fedavg"]["p_value"]) == expected
     assert lines["fedavg"]["test"].startswith("paired bootstrap")
@@ -151,13 +150,13 @@ def test_fewer_rounds_than_were_trained_are_refused(tiny: Path) -> None:
 
 def test_scores_of_a_run_cut_before_its_result_are_taken_again(tiny: Path, tmp_path: Path) -> None:
     whole = tiny / "local-p1-E2-seed0"
-    ignored = shutil.ignore_patterns("result.json", "scores.safetensors", "model*")
+    ignored = shutil.ignore_patterns("result.json", "scores.npz", "model*")
     shutil.copytree(whole, tmp_path / "cut", ignore=ignored)
     study = read_study(tiny.parent / "tiny.toml", None, {})
     cut = next(run for run in runs_of(study) if run.row.name == "local")
     simulation = Simulation(cut.plan, cut.data, tmp_path / "cut", 0, 100)
     simulate(simulation, resume=True, watch=lambda moment: None, progress=lambda site, steps: None)
-    one, other = ((folder / "scores.safetensors").read_bytes() for folder in (whole, tmp_path / "cut"))
+    one, other = ((folder / "scores.npz").read_bytes() for folder in (whole, tmp_path / "cut"))
     assert one == other
 
 
@@ -171,6 +170,7 @@ KILLED_ON_THE_WAY = """
 import os, signal, sys
 from pathlib import Path
 from app.commands.study import StudyWatching, carry_out
+from app.study.collect import read_scores
 from app.study.plan import read_study
 
 def moved(self, run, iterations):
