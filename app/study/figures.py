@@ -38,6 +38,7 @@ AXES: dict[Axis, str] = {
 Point = tuple[float, float | None, float | None, float | None]  # where, value, low, high
 DrawPanel = Callable[[Axes, Headline], None]
 DrawRow = Callable[[Axes, int, Mark, Line], bool]  # at a height; False where there is nothing to draw
+GAP_ENDS = (-120, 220)  # %, beyond which a bar or its interval is cut; its figure stands beside it
 GAP = "gap recovered, % (fedavg 0, centralized 100)"
 MOST_BANDS = 6  # rows whose bands can be told apart along the rounds
 
@@ -264,16 +265,16 @@ def point_row(axes: Axes, height: int, mark: Mark, line: Line) -> bool:
 
 
 def gap_row(axes: Axes, height: int, mark: Mark, line: Line) -> bool:
-    """A bar of the gap between fedavg (0 %) and centralized (100 %) that a row recovers; long whiskers are cut."""
+    """A bar of the gap between fedavg (0 %) and centralized (100 %) that a row recovers, cut at GAP_ENDS."""
     if line.gap is None or line.gap_low is None or line.gap_high is None:
         return False
-    axes.barh(height, 100 * line.gap, color=mark.colour, alpha=0.85, height=0.65)
-    axes.hlines(height, 100 * line.gap_low, 100 * line.gap_high, color="#333333", linewidth=1.2)
+    value, low, high = np.clip(100 * np.array([line.gap, line.gap_low, line.gap_high]), *GAP_ENDS)
+    axes.barh(height, value, color=mark.colour, alpha=0.85, height=0.65)
+    axes.hlines(height, low, high, color="#333333", linewidth=1.2)
     axes.text(1.01, height, f"{100 * line.gap:.0f} %", transform=axes.get_yaxis_transform(), va="center")
-    axes.axvline(0, color="#000000", linewidth=0.8)
-    axes.axvline(100, color="#000000", linewidth=0.8, linestyle="--")
-    low, high = axes.get_xlim()
-    axes.set_xlim(max(low, -120), min(max(high, 110), 220))
+    if not axes.lines:
+        axes.axvline(0, color="#000000", linewidth=0.8)
+        axes.axvline(100, color="#000000", linewidth=0.8, linestyle="--")
     return True
 
 

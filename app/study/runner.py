@@ -43,12 +43,13 @@ class Worker:
 
 
 def finished_result(folder: Path, run: Run) -> dict[str, Any] | None:
-    """The run's result.json, where it is there and is this run's."""
+    """The run's result.json, where it is there, is this run's, and has its scores beside it unless it diverged."""
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_bytes())
     except FileNotFoundError:
         return None
-    return result if result["configuration"] == run.configuration else None
+    whole = result["error"] is not None or (folder / "scores.npz").exists()
+    return result if whole and result["configuration"] == run.configuration else None
 
 
 @contextmanager
