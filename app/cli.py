@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from app.commands import algorithms, simulate, synth
+from app.commands import algorithms, simulate, study, synth
 from app.commands.inspect import inspect
 from app.commands.patches import patches
 from mammofed import __version__
@@ -24,6 +24,7 @@ def about(version: bool = typer.Option(False, "--version", help="Print the versi
 app.command("inspect")(inspect)
 app.command("patches")(patches)
 app.command("simulate")(simulate.command)
+app.command("study")(study.command)
 app.command("algorithms")(algorithms.command)
 app.add_typer(synth.app, name="synth")
 

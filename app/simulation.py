@@ -1,5 +1,6 @@
 """A plan and a choice of data → a folder with result.json, the model, and the state to go on from."""
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from app.sources import DataChoice, augmentation, sites_from
 from fl_core.checkpoint import read_latest, read_records, write_atomically
 from fl_core.crew import SiteProgress
 from fl_core.data import SiteData
-from fl_core.evaluate import report
+from fl_core.evaluate import Evaluation, evaluate, report
 from fl_core.models import build_model
 from fl_core.plan import Plan
 from fl_core.rounds import Federation, Moment, run_rounds
@@ -45,14 +46,22 @@ def simulate(simulation: Simulation, resume: bool, watch: Watch, progress: SiteP
     """Train to the end, or go on with what the folder holds; write the result, also of a run that diverged."""
     if simulation.state.exists() and not resume:
         raise BadSetting(f"{simulation.out} holds a run already: add --resume to go on, or use another --out")
+    if (simulation.state / "rounds" / f"{simulation.plan.rounds + 1:06d}.json").exists():
+        raise BadSetting(
+            f"{simulation.out} has trained more than {simulation.plan.rounds} rounds: use another --out"
+        )
     began = time.perf_counter()
     sites = sites_from(simulation.data)
     failure: TrainingFailed | None = None
+    evaluation: Evaluation | None = None  # of the last round
     try:
         for moment in moments(simulation, sites, progress):
             watch(moment)
+            evaluation = moment.evaluation
     except TrainingFailed as error:
         failure = error
+    else:
+        write_scores(simulation.out, evaluation or evaluated_again(simulation, sites))
     result = {**summary(simulation, sites), "error": str(failure) if failure else None}
     result["seconds"] = time.perf_counter() - began
     write_atomically(simulation.out / "result.json", json.dumps(result, indent=1).encode())
@@ -63,12 +72,38 @@ def simulate(simulation: Simulation, resume: bool, watch: Watch, progress: SiteP
 
 def moments(simulation: Simulation, sites: tuple[SiteData, ...], progress: SiteProgress) -> Iterator[Moment]:
     """The rounds still to be trained; the model is written after the last."""
-    source = sites[0].train
-    channels = source.read(np.zeros(1, np.int64)).shape[1]
-    build = partial(build_model, simulation.plan.model, channels, len(source.classes), simulation.plan.seed)
-    federation = Federation(simulation.plan, build, sites, augmentation(simulation.data))
+    federation = federation_of(simulation, sites)
     scored = partial(report, resamples=simulation.resamples, seed=simulation.plan.seed)
     yield from run_rounds(federation, scored, simulation.state, simulation.workers, progress)
+
+
+def federation_of(simulation: Simulation, sites: tuple[SiteData, ...]) -> Federation:
+    """The plan, its network with as many channels and classes as the data have, and the sites."""
+    plan, source = simulation.plan, sites[0].train
+    channels = source.read(np.zeros(1, np.int64)).shape[1]
+    build = partial(build_model, plan.model, channels, len(source.classes), plan.seed)
+    return Federation(plan, build, sites, augmentation(simulation.data))
+
+
+def evaluated_again(simulation: Simulation, sites: tuple[SiteData, ...]) -> Evaluation:
+    """The last round's scores, of a run that was cut between its last round and its result."""
+    last = read_latest(simulation.state)
+    assert last is not None  # a plan has one round or more
+    place = federation_of(simulation, sites).task().workplace()
+    return evaluate(place, sites, last.server, last.sites)
+
+
+def write_scores(out: Path, evaluation: Evaluation) -> None:
+    """`scores.npz`, for paired tests between runs: labels and probabilities, and nothing of the patches.
+
+    `scores` (n, C) has each patch by its own site's model; `scores.SITE` all patches by that site's model.
+    """
+    pooled = evaluation.pooled
+    models = {f"scores.{name}": scored.scores for name, scored in evaluation.by_site_model.items()}
+    arrays = {"labels": pooled.labels, "scores": pooled.scores, **models}
+    data = io.BytesIO()
+    np.savez(data, allow_pickle=False, **arrays)
+    write_atomically(out / "scores.npz", data.getvalue())
 
 
 def summary(simulation: Simulation, sites: tuple[SiteData, ...]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Settings → many runs, and what they say together: one JSON, tables, figures."""
