@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import platform
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +9,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from app.provenance import provenance
 from benchmarks.ratio import Ratio
 
 HERE = Path(__file__).parent
 
 
-def measure_all(only: list[str]) -> list[Ratio]:
-    """Run the `measure()` of each benchmark module, alone and in order."""
-    names = sorted(path.stem for path in HERE.glob("bench_*.py"))
-    chosen = [name for name in names if not only or name.removeprefix("bench_") in only]
-    return [ratio for name in chosen for ratio in importlib.import_module(f"benchmarks.{name}").measure()]
+def chosen(only: list[str]) -> list[str]:
+    """The names of all benchmarks, or of those asked for."""
+    names = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    return [name for name in names if not only or name in only]
 
 
 def show(ratios: list[Ratio]) -> None:
@@ -31,22 +29,25 @@ def show(ratios: list[Ratio]) -> None:
     Console(width=160).print(table)
 
 
+def keep(name: str, ratios: list[Ratio]) -> None:
+    """Put a benchmark's ratios, and the code that gave them, in place of its last ones."""
+    path = HERE / "results" / "speed.json"
+    path.parent.mkdir(exist_ok=True)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    measured = [{**asdict(ratio), "holds": ratio.holds} for ratio in ratios]
+    kept[name] = {"command": f"python -m benchmarks {name}", **provenance(), "ratios": measured}
+    path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
 def main() -> None:
-    """Measure, show, keep; exit 1 where a bound does not hold."""
-    only = sys.argv[1:]
-    ratios = measure_all(only)
-    show(ratios)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    record = {
-        "command": "make bench",
-        "commit": commit.stdout.strip(),
-        "machine": platform.processor() or platform.machine(),
-        "ratios": [asdict(ratio) for ratio in ratios],
-    }
-    if not only:
-        (HERE / "results").mkdir(exist_ok=True)
-        (HERE / "results" / "speed.json").write_text(json.dumps(record, indent=1) + "\n")
-    sys.exit(0 if all(ratio.holds for ratio in ratios) else 1)
+    """Measure one after the other, show and keep; exit 1 where a bound does not hold."""
+    held = True
+    for name in chosen(sys.argv[1:]):
+        ratios = importlib.import_module(f"benchmarks.bench_{name}").measure()
+        show(ratios)
+        keep(name, ratios)
+        held = held and all(ratio.holds for ratio in ratios)
+    sys.exit(0 if held else 1)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fl_core.state import ServerState, SiteState
-from fl_core.wire import pack, unpack
+from fl_core.wire import packed_parts, unpack
 from mammofed.errors import BadData
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "round": server.round,
         "identity": checkpoint.identity,
         "record": checkpoint.record,
-        "server": write_object(folder, pack(server)),
-        "sites": {name: write_object(folder, pack(site)) for name, site in checkpoint.sites.items()},
+        "server": write_object(folder, packed_parts(server)),
+        "sites": {name: write_object(folder, packed_parts(site)) for name, site in checkpoint.sites.items()},
     }
     path = folder / "rounds" / f"{server.round:06d}.json"
     text = json.dumps({"sha256": digest(canonical(body)), **body}, indent=1)
@@ -96,12 +96,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return body
 
 
-def write_object(folder: Path, data: bytes) -> str:
-    """Write bytes under the name of their own digest; hashing and writing run side by side."""
+def write_object(folder: Path, parts: Sequence[bytes | memoryview]) -> str:
+    """Write parts as one file under the name of their digest; hashing and writing run side by side."""
     scratch = folder / "objects" / f".writing-{os.getpid()}"
     with ThreadPoolExecutor(1) as pool:
-        hashing = pool.submit(digest, data)
-        write_synced(scratch, data)
+        hashing = pool.submit(digest, *parts)
+        write_synced(scratch, *parts)
         name = hashing.result()
     scratch.replace(object_path(folder, name))
     sync_folder(folder / "objects")
@@ -146,9 +146,12 @@ def canonical(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def digest(data: bytes) -> str:
-    """SHA-256, in hex."""
-    return hashlib.sha256(data).hexdigest()
+def digest(*parts: bytes | memoryview) -> str:
+    """SHA-256 of the parts as one, in hex."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -159,10 +162,10 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, *parts: bytes | memoryview) -> None:
     """Write and wait until the bytes are on disk."""
     with path.open("wb") as file:
-        file.write(data)
+        file.writelines(parts)
         file.flush()
         os.fsync(file.fileno())
 

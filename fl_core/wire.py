@@ -32,15 +32,20 @@ DTYPES = {
 
 def pack(state: ServerState | SiteState | Update) -> bytes:
     """One self-describing byte string; the same state always gives the same bytes."""
+    return b"".join(packed_parts(state))
+
+
+def packed_parts(state: ServerState | SiteState | Update) -> list[bytes | memoryview]:
+    """The parts of that byte string: to write or hash them in turn spares a copy of the whole."""
     values = {field.name: getattr(state, field.name) for field in fields(state)}
     groups = {name: value for name, value in values.items() if isinstance(value, dict)}
     plain = {name: value for name, value in values.items() if name not in groups}
     tensors = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
-    return pack_tensors(tensors, {"fields": json.dumps(plain)})
+    return tensor_parts(tensors, {"fields": json.dumps(plain)})
 
 
-def pack_tensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
-    """Tensors on the CPU as safetensors."""
+def tensor_parts(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:
+    """Tensors on the CPU as safetensors, in parts."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     buffers, end = [], 0
     for name, tensor in sorted(tensors.items()):
@@ -49,7 +54,7 @@ def pack_tensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
         buffers.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *buffers])
+    return [len(text).to_bytes(8, "little"), text, *buffers]
 
 
 def unpack(kind: type[State], data: bytes) -> State:
