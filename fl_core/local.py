@@ -144,6 +144,10 @@ def descend(
             rates.append(rate)
         progress(step + 1, losses[-1])
     optimiser.zero_grad()
+    if not rates:
+        raise TrainingFailed(
+            f"site {data.name!r}, round {server.round + 1}: all steps overflowed in fp16; use bf16"
+        )
     return Path(len(rates), math.fsum(rates), drift, math.fsum(losses) / len(losses), float(scaler.get_scale()))
 
 
@@ -197,7 +201,7 @@ def drift_of(place: Workplace, server: ServerState, site: SiteState) -> list[Ten
 
 def mean_gradient(place: Workplace, start: Tensors, path: Path) -> Tensors:
     """Option II: c_i⁺ = (w_start − w_end)/Σγ_t − (c − c_i), the mean raw gradient along the path."""
-    if place.plan.row.weight_grad is None or not path.steps:
+    if place.plan.row.weight_grad is None:
         return {}
     ends = [parameter.detach() for parameter in place.parameters]
     starts = [torch.empty_like(w).copy_(start[name]) for name, w in zip(place.roles.parameters, ends, strict=True)]
