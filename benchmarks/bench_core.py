@@ -143,7 +143,7 @@ def measure_aggregation() -> list[Ratio]:
                 total += array * weight
         return sums
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     bare_time, our_time = best_times(bare, ours, repeats=5)
     name = f"sum of {SITES} DenseNet-121 updates"
     detail = f"{our_time:.2f} s, bare {bare_time:.2f} s"
