@@ -4,7 +4,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def summary(simulation: Simulation, sites: tuple[SiteData, ...]) -> dict[str, An
     if last:
         write_models(simulation.out, last.server.model, {name: site.private for name, site in last.sites.items()})
     return {
-        "configuration": {**simulation.plan.as_json(), "data": asdict(simulation.data)},
+        "configuration": {**simulation.plan.as_json(), "data": simulation.data.as_json()},
         "classes": list(sites[0].train.classes),
         "patches": {site.name: counts(site) for site in sites},
         "rounds": records,

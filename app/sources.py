@@ -1,7 +1,8 @@
 """What the user names as data → the sites' patches, ready to train on."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from app.mnist import mnist_sites
 from fl_core.data import Augment, Images, Indices, PatchSource, SiteData
@@ -26,6 +27,10 @@ class DataChoice:
     seed: int = 0
     site: tuple[str, ...] = ()  # NAME=PATH[,style=STYLE] of each site; given, the fields above but seed are idle
     test: str | None = None  # PATH of the test patches that all sites share
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain form, as JSON gives it back."""
+        return {**asdict(self), "site": list(self.site)}
 
 
 def synthetic_sites(choice: DataChoice) -> tuple[SiteData, ...]:

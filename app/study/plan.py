@@ -123,7 +123,7 @@ class Run:
     @property
     def configuration(self) -> dict[str, Any]:
         """What the run's result.json says when it is this run's."""
-        return {**self.plan.as_json(), "data": asdict(self.data)}
+        return {**self.plan.as_json(), "data": self.data.as_json()}
 
 
 def slug(name: str) -> str:
