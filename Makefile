@@ -2,19 +2,24 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test pictures check bench faults lock clean
 
 demo: .venv/.ready
-	$(BIN)/mammofed study benchmarks/studies/demo.toml --out demo-run
+	$(BIN)/mammofed demo
 
 test: .venv/.ready
-	$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m tests.dashboard.browser
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+faults: .venv/.ready
+	$(BIN)/python -m tests.faults.coordinator --kills 100
+	$(BIN)/python -m benchmarks.faults
 
 bench: .venv/.ready
 	$(BIN)/python -m benchmarks
@@ -26,6 +31,10 @@ bench: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
+
+# Train a small federation and take a picture of each page of the dashboard.
+pictures: .venv/.ready
+	$(BIN)/python -m tests.dashboard.pictures --out docs/pictures
 
 # Resolve pyproject.toml anew and pin every version; torch without its local build tag.
 lock:

@@ -1,16 +1,66 @@
 """Words on the command line → one function each; an error of ours is one line and exit code 2."""
 
+import importlib
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from app.commands import algorithms, simulate, study, synth
-from app.commands.inspect import inspect
-from app.commands.patches import patches
 from mammofed import __version__
 from mammofed.errors import MammofedError
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+COMMANDS = {  # in the order in which `--help` shows them: where each stands, and what it does
+    "demo": ("demo:command", "Watch two synthetic hospitals train: coordinator, worker and dashboard."),
+    "coordinator": ("coordinator:command", "Serve the REST interface and train the runs."),
+    "run": ("run:app", "Create, control, follow and export a coordinator's runs."),
+    "token": ("token:app", "Let people in, and out."),
+    "audit": ("audit:app", "Look at the record of who did what, and prove that it is whole."),
+    "federation": ("federation:app", "Set up a federation of hospitals: certificates and kits."),
+    "site": ("site:app", "Take part in a federation, at the hospital."),
+    "inspect": ("inspect:inspect", "Report on a folder of mammograms before it is trained on."),
+    "patches": ("patches:patches", "Cut labelled patches from mammograms into a store."),
+    "simulate": ("simulate:command", "Train a federation on this machine, with any algorithm of the table."),
+    "study": ("study:command", "Compare algorithms, degrees of heterogeneity and local steps."),
+    "algorithms": (
+        "algorithms:command",
+        "Print every algorithm, its batch-norm policy and its bytes a round.",
+    ),
+    "synth": ("synth:app", "Make synthetic mammography from nothing."),
+}
+
+
+class Later(TyperCommand):
+    """A command that is imported when it is used: `--help` and light commands do not wait for torch."""
+
+    def __init__(self, name: str) -> None:
+        self.where, help = COMMANDS[name]
+        super().__init__(name, help=help)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the command itself, which takes over from here."""
+        module, _, attribute = self.where.partition(":")
+        found = getattr(importlib.import_module(f"app.commands.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            single = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+            single.command()(found)
+            found = single
+        return typer.main.get_command(found).make_context(info_name, args, parent=parent, **extra)
+
+
+class Words(TyperGroup):
+    """The table above as commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, not imported yet."""
+        return Later(cmd_name) if cmd_name in COMMANDS else None
+
+
+app = typer.Typer(cls=Words, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -19,14 +69,6 @@ def about(version: bool = typer.Option(False, "--version", help="Print the versi
     if version:
         typer.echo(__version__)
         raise typer.Exit
-
-
-app.command("inspect")(inspect)
-app.command("patches")(patches)
-app.command("simulate")(simulate.command)
-app.command("study")(study.command)
-app.command("algorithms")(algorithms.command)
-app.add_typer(synth.app, name="synth")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import safetensors.torch
 
 from app.provenance import provenance
 from app.sources import DataChoice, augmentation, sites_from
-from fl_core.checkpoint import read_latest, read_records, write_atomically
+from fl_core.checkpoint import FolderLedger, read_latest, read_records
 from fl_core.crew import SiteProgress
 from fl_core.data import SiteData
 from fl_core.evaluate import Evaluation, evaluate, report
@@ -22,6 +22,7 @@ from fl_core.models import build_model
 from fl_core.plan import Plan
 from fl_core.rounds import Federation, Moment, run_rounds
 from mammofed.errors import BadSetting, TrainingFailed
+from mammofed.files import write_atomically
 
 Watch = Callable[[Moment], None]
 
@@ -72,24 +73,24 @@ def simulate(simulation: Simulation, resume: bool, watch: Watch, progress: SiteP
 
 def moments(simulation: Simulation, sites: tuple[SiteData, ...], progress: SiteProgress) -> Iterator[Moment]:
     """The rounds still to be trained; the model is written after the last."""
-    federation = federation_of(simulation, sites)
+    federation = federation_of(simulation.plan, simulation.data, sites)
     scored = partial(report, resamples=simulation.resamples, seed=simulation.plan.seed)
-    yield from run_rounds(federation, scored, simulation.state, simulation.workers, progress)
+    yield from run_rounds(federation, scored, FolderLedger(simulation.state), simulation.workers, progress)
 
 
-def federation_of(simulation: Simulation, sites: tuple[SiteData, ...]) -> Federation:
+def federation_of(plan: Plan, data: DataChoice, sites: tuple[SiteData, ...]) -> Federation:
     """The plan, its network with as many channels and classes as the data have, and the sites."""
-    plan, source = simulation.plan, sites[0].train
+    source = sites[0].train
     channels = source.read(np.zeros(1, np.int64)).shape[1]
     build = partial(build_model, plan.model, channels, len(source.classes), plan.seed)
-    return Federation(plan, build, sites, augmentation(simulation.data))
+    return Federation(plan, build, sites, augmentation(data))
 
 
 def evaluated_again(simulation: Simulation, sites: tuple[SiteData, ...]) -> Evaluation:
     """The last round's scores, of a run that was cut between its last round and its result."""
     last = read_latest(simulation.state)
     assert last is not None  # a plan has one round or more
-    place = federation_of(simulation, sites).task().workplace()
+    place = federation_of(simulation.plan, simulation.data, sites).task().workplace()
     return evaluate(place, sites, last.server, last.sites)
 
 

@@ -8,8 +8,7 @@ is on disk, so it is there as a whole or not at all. Nothing is ever pickled.
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,15 @@ from typing import Any
 from fl_core.state import ServerState, SiteState
 from fl_core.wire import packed_parts, unpack
 from mammofed.errors import BadData
+from mammofed.files import (
+    clear_scratch,
+    make_folder,
+    scratch_of,
+    sync_folder,
+    write_atomically,
+    write_synced,
+    writing,
+)
 
 log = logging.getLogger(__name__)
 KEPT_ROUNDS = 2  # whose tensors stay: the last one, and the one before should the last be damaged
@@ -39,21 +47,54 @@ class Checkpoint:
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Commit a round: objects first, then the rename of its manifest; older objects are cleared away."""
-    (folder / "objects").mkdir(parents=True, exist_ok=True)
-    (folder / "rounds").mkdir(exist_ok=True)
-    server = checkpoint.server
+    make_folder(folder / "rounds")
+    number = checkpoint.server.round
     body = {
-        "round": server.round,
+        "round": number,
         "identity": checkpoint.identity,
         "record": checkpoint.record,
-        "server": write_object(folder, packed_parts(server)),
-        "sites": {name: write_object(folder, packed_parts(site)) for name, site in checkpoint.sites.items()},
+        **write_states(folder, checkpoint),
     }
-    path = folder / "rounds" / f"{server.round:06d}.json"
+    path = folder / "rounds" / f"{number:06d}.json"
     text = json.dumps({"sha256": digest(canonical(body)), **body}, indent=1)
     write_atomically(path, text.encode())
-    clear_objects(folder)
+    clear_scratch(folder / "rounds")
+    clear_objects(folder, newest_objects(folder))
     return path
+
+
+def write_states(folder: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Put the states on disk, and return their names: the server's and each site's."""
+    make_folder(folder / "objects")
+    return {
+        "server": write_object(folder, packed_parts(checkpoint.server)),
+        "sites": {name: write_object(folder, packed_parts(site)) for name, site in checkpoint.sites.items()},
+    }
+
+
+def read_states(folder: Path, named: Mapping[str, Any]) -> tuple[ServerState, Mapping[str, SiteState]]:
+    """The states of those names, every byte checked; of the sites' none is in memory until it is asked for."""
+    server = unpack(ServerState, read_object(folder, named["server"]))
+    for name in named["sites"].values():
+        check_object(folder, name)
+    return server, StoredStates(folder, named["sites"])
+
+
+@dataclass(frozen=True)
+class StoredStates(Mapping[str, SiteState]):
+    """The sites' states of a round, read one at a time; they are there for as long as the round is kept."""
+
+    folder: Path
+    objects: Mapping[str, str]  # the name of each site's
+
+    def __getitem__(self, site: str) -> SiteState:
+        return unpack(SiteState, read_object(self.folder, self.objects[site]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.objects)
+
+    def __len__(self) -> int:
+        return len(self.objects)
 
 
 def read_latest(folder: Path) -> Checkpoint | None:
@@ -72,10 +113,7 @@ def read_latest(folder: Path) -> Checkpoint | None:
 def read_checkpoint(path: Path) -> Checkpoint:
     """One round, every byte of it checked."""
     body = read_manifest(path)
-    folder = path.parent.parent
-    server = unpack(ServerState, read_object(folder, body["server"]))
-    sites = {name: unpack(SiteState, read_object(folder, key)) for name, key in body["sites"].items()}
-    return Checkpoint(server, sites, body["record"], body["identity"])
+    return Checkpoint(*read_states(path.parent.parent, body), body["record"], body["identity"])
 
 
 def read_records(folder: Path, until: int) -> list[dict[str, Any]]:
@@ -98,13 +136,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 def write_object(folder: Path, parts: Sequence[bytes | memoryview]) -> str:
     """Write parts as one file under the name of their digest; hashing and writing run side by side."""
-    scratch = folder / "objects" / f".writing-{os.getpid()}"
-    with ThreadPoolExecutor(1) as pool:
-        hashing = pool.submit(digest, *parts)
-        write_synced(scratch, *parts)
-        name = hashing.result()
-    scratch.replace(object_path(folder, name))
-    sync_folder(folder / "objects")
+    scratch = scratch_of(folder / "objects" / "next")
+    with writing(folder):
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                hashing = pool.submit(digest, *parts)
+                write_synced(scratch, *parts)
+                name = hashing.result()
+            scratch.replace(object_path(folder, name))
+        except BaseException:
+            scratch.unlink(missing_ok=True)  # on a full disk it may hold the last of the room
+            raise
+        sync_folder(folder / "objects")
     return name
 
 
@@ -120,20 +163,55 @@ def read_object(folder: Path, name: str) -> bytes:
     return data
 
 
-def clear_objects(folder: Path) -> None:
-    """Delete the objects that none of the newest rounds names."""
-    kept = sorted((folder / "rounds").glob("*.json"))[-KEPT_ROUNDS:]
-    named: set[Path] = set()
-    for path in kept:
+def check_object(folder: Path, name: str) -> None:
+    """Verify the digest of an object without holding it in memory."""
+    path = object_path(folder, name)
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DamagedCheckpoint(f"checkpoint object {path} cannot be read ({error})") from error
+    if found != name:
+        raise DamagedCheckpoint(f"checkpoint object {path} does not match its checksum")
+
+
+def newest_objects(folder: Path) -> set[str]:
+    """The objects that the newest rounds name."""
+    named: set[str] = set()
+    for path in sorted((folder / "rounds").glob("*.json"))[-KEPT_ROUNDS:]:
         try:
             body = read_manifest(path)
         except DamagedCheckpoint:
             continue
-        objects = [body["server"], *body["sites"].values()]
-        named.update(object_path(folder, name) for name in objects)
+        named.update([body["server"], *body["sites"].values()])
+    return named
+
+
+def clear_objects(folder: Path, kept: set[str]) -> None:
+    """Delete all objects but those."""
+    paths = {object_path(folder, name) for name in kept}
     for path in (folder / "objects").iterdir():
-        if path not in named:
+        if path not in paths:
             path.unlink()
+
+
+@dataclass(frozen=True)
+class FolderLedger:
+    """Rounds committed in a folder."""
+
+    folder: Path
+
+    def latest(self) -> Checkpoint | None:
+        """The newest round that is whole."""
+        return read_latest(self.folder)
+
+    def committed(self) -> int:
+        """The number of the newest round, whole or not."""
+        return max((int(path.stem) for path in (self.folder / "rounds").glob("*.json")), default=0)
+
+    def commit(self, checkpoint: Checkpoint, moment: object) -> None:
+        """Keep a round; what is shown of it lies in its record."""
+        write_checkpoint(self.folder, checkpoint)
 
 
 def object_path(folder: Path, name: str) -> Path:
@@ -152,28 +230,3 @@ def digest(*parts: bytes | memoryview) -> str:
     for part in parts:
         found.update(part)
     return found.hexdigest()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """A file that is there as a whole or not at all, also after a power cut."""
-    scratch = path.with_name(f".{path.name}.writing")
-    write_synced(scratch, data)
-    scratch.replace(path)
-    sync_folder(path.parent)
-
-
-def write_synced(path: Path, *parts: bytes | memoryview) -> None:
-    """Write and wait until the bytes are on disk."""
-    with path.open("wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the folder's entries are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

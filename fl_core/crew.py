@@ -24,7 +24,7 @@ from mammofed.errors import BadSetting
 
 Result = TypeVar("Result")
 Trained = tuple[Update, SiteState]
-Crew = Callable[[ServerState, Mapping[str, SiteState]], Iterator[Trained]]
+Crew = Callable[[ServerState, Mapping[str, SiteState], Sequence[SiteData]], Iterator[Trained]]  # of these sites
 SiteProgress = Callable[[str, int], None]  # (site, steps done in this round)
 
 
@@ -56,16 +56,18 @@ def crew_of(task: Task, place: Workplace, workers: int, progress: SiteProgress) 
         with processes(task, workers, meets) as crew:
             yield crew
     elif task.plan.row.meets_layerwise:
-        yield in_threads(task)
+        yield in_threads(task, progress)
     else:
-        yield in_turn(task, place, progress)
+        yield in_turn(place, progress)
 
 
-def in_turn(task: Task, place: Workplace, progress: SiteProgress) -> Crew:
+def in_turn(place: Workplace, progress: SiteProgress) -> Crew:
     """One site after the other at one place; each update can be summed before the next is trained."""
 
-    def crew(server: ServerState, states: Mapping[str, SiteState]) -> Iterator[Trained]:
-        for data in task.sites:
+    def crew(
+        server: ServerState, states: Mapping[str, SiteState], present: Sequence[SiteData]
+    ) -> Iterator[Trained]:
+        for data in present:
             yield train_round(place, data, server, states[data.name], progress=told(progress, data.name))
             release_memory(place.bench.device)
 
@@ -77,20 +79,23 @@ def told(progress: SiteProgress, site: str) -> Progress:
     return lambda steps, loss: progress(site, steps)
 
 
-def in_threads(task: Task) -> Crew:
+def in_threads(task: Task, progress: SiteProgress) -> Crew:
     """All sites at once, each at its own place, meeting layer by layer."""
     places = [task.workplace() for _ in task.sites]
 
-    def crew(server: ServerState, states: Mapping[str, SiteState]) -> Iterator[Trained]:
-        meeting = Meeting(len(task.sites))
+    def crew(
+        server: ServerState, states: Mapping[str, SiteState], present: Sequence[SiteData]
+    ) -> Iterator[Trained]:
+        meeting = Meeting(len(present))
 
         def train(index: int) -> Trained:
-            data = task.sites[index]
+            data = present[index]
             exchange = exchange_at(meeting, index)
-            return train_round(places[index], data, server, states[data.name], exchange)
+            tell = told(progress, data.name)
+            return train_round(places[index], data, server, states[data.name], exchange, tell)
 
-        with ThreadPoolExecutor(len(task.sites)) as pool:
-            yield from gathered([pool.submit(train, index) for index in range(len(task.sites))], meeting)
+        with ThreadPoolExecutor(len(present)) as pool:
+            yield from gathered([pool.submit(train, index) for index in range(len(present))], meeting)
 
     return crew
 
@@ -113,10 +118,10 @@ def _start(task: Task) -> None:
     _worker = task, task.workplace()
 
 
-def _train(index: int, server: bytes, state: bytes, meeting: Meeting | None) -> tuple[bytes, bytes]:
+def _train(index: int, server: bytes, state: bytes, meeting: Meeting | None, seat: int) -> tuple[bytes, bytes]:
     assert _worker is not None  # `_start` has run in this process
     task, place = _worker
-    exchange = exchange_at(meeting, index) if meeting is not None else None
+    exchange = exchange_at(meeting, seat) if meeting is not None else None
     received, own = unpack(ServerState, server), unpack(SiteState, state)
     update, proposed = train_round(place, task.sites[index], received, own, exchange)
     return pack(update), pack(proposed)
@@ -139,13 +144,16 @@ def processes(task: Task, workers: int, meets: bool) -> Iterator[Crew]:
 
 def over_processes(task: Task, pool: Executor, manager: MeetingManager | None) -> Crew:
     """A round spread over the pool."""
+    numbers = {data.name: number for number, data in enumerate(task.sites)}
 
-    def crew(server: ServerState, states: Mapping[str, SiteState]) -> Iterator[Trained]:
+    def crew(
+        server: ServerState, states: Mapping[str, SiteState], present: Sequence[SiteData]
+    ) -> Iterator[Trained]:
         sent = pack(server)
-        meeting: Meeting | None = manager.Meeting(len(task.sites)) if manager else None  # type: ignore[attr-defined]
+        meeting: Meeting | None = manager.Meeting(len(present)) if manager else None  # type: ignore[attr-defined]
         futures = [
-            pool.submit(_train, index, sent, pack(states[data.name]), meeting)
-            for index, data in enumerate(task.sites)
+            pool.submit(_train, numbers[data.name], sent, pack(states[data.name]), meeting, seat)
+            for seat, data in enumerate(present)
         ]
         for update, state in gathered(futures, meeting):
             yield unpack(Update, update), unpack(SiteState, state)

@@ -14,6 +14,7 @@ from fl_core.local import Workplace
 from fl_core.metrics import point_metrics, withhold
 from fl_core.roles import Tensors
 from fl_core.state import ServerState, SiteState
+from mammofed.errors import TrainingFailed
 
 Scores = NDArray[np.floating[Any]]  # (n, C), each row a probability
 BATCH = 256  # patches scored at a time
@@ -39,7 +40,13 @@ def score(place: Workplace, tensors: Tensors, patches: PatchSource) -> Scored:
             chosen = np.arange(start, min(start + BATCH, n))
             x = place.bench.images(patches.read(chosen), place.norms.mean.dtype)
             parts.append(place.model(x).double().softmax(dim=1).cpu().numpy())
-    return Scored(np.concatenate(parts), patches.labels)
+    scores = np.concatenate(parts)
+    if not np.isfinite(scores).all():
+        raise TrainingFailed(
+            "the model's test scores are not finite: lower the learning rate or lengthen the warm-up "
+            "(the last good round stays)"
+        )
+    return Scored(scores, patches.labels)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,6 @@ def report(evaluation: Evaluation, resamples: int, seed: int) -> dict[str, Any]:
 
 
 def headline(scored: Scored, resamples: int, seed: int) -> dict[str, Any]:
-    """Accuracy, OvO and OvR AUC, each with its interval."""
+    """Accuracy, OvO and OvR AUC, each with its interval, and how many patches are behind them."""
     found = as_json(bootstrap(scored.scores, scored.labels, resamples=resamples, seed=seed))
-    return {str(name): interval for name, interval in found.items()}
+    return {**{str(name): interval for name, interval in found.items()}, "n": len(scored.labels)}

@@ -6,7 +6,8 @@ threads of one process, or from processes of their own through a manager.
 """
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from multiprocessing.managers import BaseManager
 
 import numpy as np
@@ -35,9 +36,18 @@ class Meeting:
         self.wait()
         pairs = [pair for pair in self.brought if pair is not None]
         self.wait()  # nobody brings the next values before all have read these
+        self.check(values, [brought for brought, _ in pairs])
         total = sum(weight for _, weight in pairs)
         mean = sum((weight / total) * values.astype(np.float64) for values, weight in pairs)
         return np.asarray(mean, dtype=values.dtype), total
+
+    def check(self, own: Array, brought: Sequence[Array]) -> None:
+        """Refuse the values of a site that is in another layer than most; the others wait until it has left."""
+        usual = Counter((values.shape, values.dtype) for values in brought).most_common(1)[0][0]
+        if (own.shape, own.dtype) != usual:
+            raise TrainingFailed(f"{own.dtype} values {own.shape} where most sites bring {usual[1]} {usual[0]}")
+        if any((values.shape, values.dtype) != usual for values in brought):
+            self.wait()
 
     def wait(self) -> None:
         """Wait for the others; an error where one of them has left."""

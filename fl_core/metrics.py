@@ -136,7 +136,9 @@ def rank(scores: Floats, labels: Ints) -> Ranking:
     rows = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=classes))
     spans = tuple(slice(start, end) for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
-    columns = tuple(rank_column(scores[rows, c], spans[c]) for c in range(classes))
+    # of two classes the first is the second turned round: 1 − p ties where p does not, by rounding
+    ranked = scores if classes > 2 else np.stack([-scores[:, 1], scores[:, 1]], axis=1)
+    columns = tuple(rank_column(ranked[rows, c], spans[c]) for c in range(classes))
     return Ranking(rows, spans, columns, (scores.argmax(axis=1) == labels)[rows])
 
 

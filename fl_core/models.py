@@ -1,9 +1,11 @@
-"""Model name → a network with random weights; what a row of the table needs of it is checked here."""
+"""Model name → a network with random weights; what a row of the table needs of it is checked here.
+
+MONAI is imported where a network is built: it takes seconds, and a service that builds none need not wait.
+"""
 
 from collections.abc import Callable
 
 import torch
-from monai.networks.nets import DenseNet, DenseNet121, ResNet
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
@@ -17,11 +19,15 @@ Build = Callable[[int, int], nn.Module]  # (channels, classes) → network
 
 def densenet121(channels: int, classes: int) -> nn.Module:
     """DenseNet-121 (MONAI), the paper's network for mammography."""
+    from monai.networks.nets import DenseNet121
+
     return DenseNet121(spatial_dims=2, in_channels=channels, out_channels=classes)  # type: ignore[no-any-return]
 
 
 def densenet_small(channels: int, classes: int) -> nn.Module:
     """A DenseNet for laptops and tests: three blocks of four layers."""
+    from monai.networks.nets import DenseNet
+
     return DenseNet(  # type: ignore[no-any-return]
         2, channels, classes, init_features=16, growth_rate=12, block_config=(4, 4, 4), bn_size=4
     )
@@ -29,6 +35,8 @@ def densenet_small(channels: int, classes: int) -> nn.Module:
 
 def resnet18(channels: int, classes: int) -> nn.Module:
     """ResNet-18 with projection shortcuts and its usual stem (MONAI), the paper's network for MNIST."""
+    from monai.networks.nets import ResNet
+
     return ResNet(  # type: ignore[no-any-return]
         "basic",
         layers=[2, 2, 2, 2],

@@ -4,13 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from torch import nn
 
-from fl_core.aggregate import aggregate, check_update, expected
-from fl_core.checkpoint import Checkpoint, read_latest, write_checkpoint
+from fl_core.aggregate import Absent, aggregate, check_update, expected
+from fl_core.checkpoint import Checkpoint
 from fl_core.crew import Crew, SiteProgress, Task, crew_of
 from fl_core.data import Augment, SiteData, check_sites, pool
 from fl_core.evaluate import Evaluation, evaluate
@@ -21,6 +21,17 @@ from mammofed.errors import BadSetting
 
 log = logging.getLogger(__name__)
 Report = Callable[[Evaluation], Mapping[str, Any]]
+Presence = Callable[[], frozenset[str] | None]  # who takes part in the next round; None: all
+
+
+class Ledger(Protocol):
+    """Where rounds are committed, and gone on from."""
+
+    def latest(self) -> Checkpoint | None:
+        """The last committed round."""
+
+    def commit(self, checkpoint: Checkpoint, moment: "Moment") -> None:
+        """Keep a round as a whole, or raise and keep nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -56,71 +67,87 @@ class Moment:
     states: Mapping[str, SiteState]
     record: Mapping[str, Any]
     evaluation: Evaluation | None
+    updates: tuple[Update, ...]  # of the sites that took part; of their tensors the running statistics alone
 
 
 def run_rounds(
     federation: Federation,
     report: Report,
-    folder: Path | None = None,
+    ledger: Ledger | None = None,
     workers: int = 0,
     progress: SiteProgress = lambda site, steps: None,
+    present: Presence = lambda: None,
 ) -> Iterator[Moment]:
     """Train, aggregate, evaluate, commit: one `Moment` a round, from the last committed one on."""
     check_sites(federation.sites)
     task = federation.task()
     place = task.workplace()
     identity = federation.identity()
-    server, states = starting_point(task, place, folder, identity)
+    server, states = starting_point(task, place, ledger, identity)
     with crew_of(task, place, workers, progress) as crew:
         while server.round < federation.plan.rounds:
+            here = present()
             began = time.perf_counter()
-            server, states, updates = one_round(task, place, crew, server, states)
+            server, states, updates = one_round(task, place, crew, server, states, here)
             seconds = time.perf_counter() - began
             evaluation = (
                 evaluate(place, federation.sites, server, states) if is_due(federation.plan, server) else None
             )
             record = {**record_of(federation.plan, server, updates), "seconds": seconds}
             record["test"] = dict(report(evaluation)) if evaluation else None
-            if folder is not None:
-                write_checkpoint(folder, Checkpoint(server, states, record, identity))
-            yield Moment(server, states, record, evaluation)
+            moment = Moment(server, states, record, evaluation, tuple(updates))
+            if ledger is not None:
+                ledger.commit(Checkpoint(server, states, record, identity), moment)
+            yield moment
 
 
 def one_round(
-    task: Task, place: Workplace, crew: Crew, server: ServerState, states: Mapping[str, SiteState]
+    task: Task,
+    place: Workplace,
+    crew: Crew,
+    server: ServerState,
+    states: Mapping[str, SiteState],
+    here: frozenset[str] | None,
 ) -> tuple[ServerState, dict[str, SiteState], list[Update]]:
-    """All sites train; their updates are checked and summed as they come; then all commit."""
+    """The sites that are here train; their updates are checked and summed as they come; then all commit."""
     row = task.plan.row
     wanted = expected(row, place.roles, server)
+    present = [site for site in task.sites if here is None or row.pooled or site.name in here]
+    patches = {site.name: site.patches for site in present}
     proposed: dict[str, SiteState] = {}
     summaries: list[Update] = []
 
     def updates() -> Iterator[Update]:
-        for update, state in crew(server, states):
+        for update, state in crew(server, states, present):
             proposed[update.site] = state
-            summaries.append(replace(update, model={}, c={}, k={}))
+            statistics = {name: update.model[name] for name in place.roles.statistics if name in update.model}
+            summaries.append(replace(update, model=statistics, c={}, k={}))
             yield check_update(wanted, update)
             del update  # before the next one is trained
 
-    patches = {site.name: site.patches for site in task.sites}
-    committed = aggregate(row, place.roles, server, updates(), patches)
-    return committed, proposed, summaries
+    absent = [
+        Absent(site.patches, partial(states.__getitem__, site.name))
+        for site in task.sites
+        if site.name not in patches and (states[site.name].c or states[site.name].k)
+    ]
+    committed = aggregate(row, place.roles, server, updates(), patches, absent)
+    return committed, {**states, **proposed}, summaries
 
 
 def starting_point(
-    task: Task, place: Workplace, folder: Path | None, identity: Mapping[str, Any]
+    task: Task, place: Workplace, ledger: Ledger | None, identity: Mapping[str, Any]
 ) -> tuple[ServerState, Mapping[str, SiteState]]:
-    """The last committed round of the folder, or the beginning."""
-    found = read_latest(folder) if folder is not None else None
+    """The last committed round, or the beginning."""
+    found = ledger.latest() if ledger is not None else None
     if found is None:
         return first_state(place.model), {site.name: SiteState() for site in task.sites}
     if found.identity != identity:
         raise BadSetting(
-            f"{folder} holds a run with other {difference(found.identity, identity)}: "
-            "use the same settings to go on, or another folder"
+            f"the last round was trained with other {difference(found.identity, identity)}: "
+            "use the same settings to go on, or start anew elsewhere"
         )
     log.info("going on after round %d", found.server.round)
-    return found.server, found.sites
+    return found.server, dict(found.sites)
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

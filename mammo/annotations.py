@@ -2,13 +2,18 @@
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterable
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from mammo.dicom import read_dataset, typed_errors
 from mammo.errors import BadAnnotation
 from mammofed.errors import BadData
+
+log = logging.getLogger(__name__)
 
 CLASSES = ("background", "mass_benign", "mass_malignant", "calc_benign", "calc_malignant")
 KINDS = {"mass": "mass", "calc": "calc", "calcification": "calc"}
@@ -52,6 +57,9 @@ class AnnotatedImage:
     patient: str
     split: str
     lesions: tuple[Lesion, ...]
+    view: str = ""  # what is seen: files of one view show the same breast, and the same lesions
+    avoided: tuple[Lesion, ...] = ()  # of other files of the view: neither lesion nor background of this one
+    unlocated: bool = False  # a row about this view was refused: a lesion lies nobody knows where
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,18 @@ def label_of(kind: str, pathology: str) -> int:
 def find_tables(root: Path) -> list[Path]:
     """Annotation tables that lie in the folder itself; other CSV files (a download's own list) are left."""
     found = sorted(root.glob("*.csv")) if root.is_dir() else []
-    return [table for table in found if _row_reader(read_table(table)) is not None]
+    return [table for table in found if _is_table(table)]
+
+
+def _is_table(table: Path) -> bool:
+    """Whether the columns are those of an annotation table, whatever the rest of the file is written in."""
+    try:
+        with table.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
+            first = [_row(row) for row in islice(csv.DictReader(lines), 1)]
+    except (OSError, csv.Error) as error:
+        log.warning("%s is left, it cannot be read as CSV: %s", table, error)
+        return False
+    return _row_reader(first) is not None
 
 
 def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
@@ -103,6 +122,7 @@ def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
     images: dict[str, AnnotatedImage] = {}
     splits: dict[str, str] = {}  # of each patient
     refused: list[Refused] = []
+    unlocated: set[str] = set()  # views with a refused row
     for table in tables:
         rows = read_table(table)
         read = _row_reader(rows)
@@ -114,7 +134,8 @@ def read_annotations(root: Path, tables: Iterable[Path]) -> Annotations:
                 add(images, splits, read(root, row))
             except BadData as error:
                 refused.append(refuse(f"{table.name} row {number}", error))
-    return Annotations(tuple(images.values()), tuple(refused))
+                unlocated.add(view_of(row))
+    return Annotations(tuple(know_each_other(images.values(), unlocated)), tuple(refused))
 
 
 def _row_reader(rows: list[Row]) -> Callable[[Path, Row], AnnotatedImage] | None:
@@ -123,16 +144,33 @@ def _row_reader(rows: list[Row]) -> Callable[[Path, Row], AnnotatedImage] | None
     return _cbis_image if columns >= CBIS_COLUMNS else _boxed_image if columns >= BOX_COLUMNS else None
 
 
+def view_of(row: Row) -> str:
+    """What a row's image shows: P_00001_LEFT_CC of CBIS-DDSM, whose masses and calcifications are files apart."""
+    return row["path"] if "path" in row else row["image_file_path"].split("/")[0].partition("_")[2]
+
+
+def know_each_other(images: Collection[AnnotatedImage], unlocated: Set[str]) -> Iterator[AnnotatedImage]:
+    """Images with the lesions that other files of their view have, and whether one cannot be located."""
+    by_view: defaultdict[str, list[AnnotatedImage]] = defaultdict(list)
+    for image in images:
+        by_view[image.view].append(image)
+    for image in images:
+        others = [other for other in by_view[image.view] if other is not image]
+        avoided = tuple(lesion for other in others for lesion in other.lesions)
+        yield replace(image, avoided=avoided, unlocated=image.view in unlocated)
+
+
 def read_table(table: Path) -> list[Row]:
     """Rows of a CSV with names and cells cleaned: `breast density` is `breast_density`, no newlines."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as lines:
-            return [
-                {_column(name): (cell or "").strip() for name, cell in row.items() if isinstance(name, str)}
-                for row in csv.DictReader(lines)
-            ]
+            return [_row(row) for row in csv.DictReader(lines)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadAnnotation(f"{table}: cannot be read as CSV ({error}): save it as UTF-8 CSV") from error
+
+
+def _row(cells: Mapping[str, str | None]) -> Row:
+    return {_column(name): (cell or "").strip() for name, cell in cells.items() if isinstance(name, str)}
 
 
 def _column(name: str) -> str:
@@ -159,7 +197,7 @@ def _cbis_image(root: Path, row: Row) -> AnnotatedImage:
     lesion = Lesion(mask_folder.name, label, mask_folder=mask_folder)
     patient = row["patient_id"]
     name = row["image_file_path"].split("/")[0]
-    return AnnotatedImage(name, path, patient, split_of(patient), (lesion,))
+    return AnnotatedImage(name, path, patient, split_of(patient), (lesion,), view_of(row))
 
 
 def _cbis_folder(root: Path, cell: str) -> Path:
@@ -194,7 +232,7 @@ def _boxed_image(root: Path, row: Row) -> AnnotatedImage:
         raise BadAnnotation(f"split {split!r}: one of {', '.join(SPLITS)} is needed, or none")
     normal = row["kind"].lower() in NORMAL
     lesions = () if normal else (Lesion(row["lesion_id"], label_of(row["kind"], row["pathology"]), _box(row)),)
-    return AnnotatedImage(row["path"], path, patient, split, lesions)
+    return AnnotatedImage(row["path"], path, patient, split, lesions, view_of(row))
 
 
 def _box(row: Row) -> Box:

@@ -2,15 +2,18 @@
 
 import struct
 from collections.abc import Callable
+from mmap import ACCESS_READ, mmap
 
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
+from pydicom.dataelem import RawDataElement
 from pydicom.encaps import get_frame
 from pydicom.uid import (
     JPEG2000,
     UID,
+    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
@@ -40,9 +43,20 @@ CODECS: dict[str, Callable[[bytes], NDArray[np.generic]]] = {
     JPEG2000: imagecodecs.jpeg2k_decode,
 }
 NATIVE = {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian}
-SYNTAXES = frozenset(CODECS) | NATIVE | {RLELossless}
+SYNTAXES = frozenset(CODECS) | NATIVE | {RLELossless, DeflatedExplicitVRLittleEndian}
 
-SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}  # ITU-T T.81 table B.1, T.87 C.1
+# what may start a frame (ITU-T T.81 table B.1, T.87 C.1): a progressive one, of any number of scans, nowhere
+SEQUENTIAL, LOSSLESS, JPEG_LS = frozenset({0xC0, 0xC1}), frozenset({0xC3}), frozenset({0xF7})
+FRAME_STARTS: dict[str, frozenset[int]] = {
+    JPEGBaseline8Bit: SEQUENTIAL,
+    JPEGExtended12Bit: SEQUENTIAL,
+    JPEGLossless: LOSSLESS,
+    JPEGLosslessSV1: LOSSLESS,
+    JPEGLSLossless: JPEG_LS,
+    JPEGLSNearLossless: JPEG_LS,
+}
+SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | JPEG_LS
+WITHOUT_LENGTH = frozenset({0x00, 0x01, *range(0xD0, 0xDA)})  # no place for them before the start of frame
 MAX_TILES = 4096  # of a JPEG 2000 codestream: each costs the decoder kilobytes before a pixel is read
 
 
@@ -77,16 +91,27 @@ def _frame_bytes(dataset: Dataset) -> int:
 
 def _decode_plain(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.generic]:
     """Uncompressed words (PS3.5 8.1.1, 8.2); a twentieth more than the header asks for may be padding."""
-    size, data = _frame_bytes(dataset), dataset.PixelData
+    size, data = _frame_bytes(dataset), _plain_bytes(dataset)
     needed = size * _frames(dataset)
     if not needed <= len(data) <= needed + needed // 20 + 1:
         raise BadPixels(f"{len(data)} bytes of pixel data, {needed} expected: truncated or wrong Rows and Columns")
     order = ">" if syntax == ExplicitVRBigEndian else "<"
     shape = int(dataset.Rows), int(dataset.Columns)
-    if int(dataset.BitsAllocated) == 8 and order == ">" and dataset["PixelData"].VR == "OW":
+    is_ow = dataset.get_item("PixelData", keep_deferred=True).VR == "OW"
+    if int(dataset.BitsAllocated) == 8 and order == ">" and is_ow:
         data = np.frombuffer(data, ">u2", len(data) // 2).astype("<u2").tobytes()
     word = np.dtype(f"{order}u2" if int(dataset.BitsAllocated) == 16 else "u1")
     return np.frombuffer(data, word, shape[0] * shape[1], (frame - 1) * size).reshape(shape)
+
+
+def _plain_bytes(dataset: Dataset) -> bytes | memoryview:
+    """Pixel data of a whole file, mapped where they were left in it: the words are read once, by the look-up."""
+    element = dataset.get_item("PixelData", keep_deferred=True)
+    if not isinstance(element, RawDataElement) or element.value is not None:
+        return bytes(dataset.PixelData)
+    with open(dataset.filename, "rb") as file:
+        whole = mmap(file.fileno(), 0, access=ACCESS_READ)
+    return memoryview(whole)[element.value_tell : element.value_tell + element.length]
 
 
 def _frame_data(dataset: Dataset, frame: int) -> bytes:
@@ -115,8 +140,7 @@ def _decode_rle(dataset: Dataset, frame: int) -> NDArray[np.generic]:
 
 
 def _decode_codestream(dataset: Dataset, syntax: str, frame: int) -> NDArray[np.generic]:
-    data = _frame_data(dataset, frame)
-    told = codestream_shape(data)
+    data, told = find_codestream(_frame_data(dataset, frame), syntax)
     expected = int(dataset.Rows), int(dataset.Columns), 1
     if told != expected:
         raise BadPixels(f"compressed image of {told} rows, columns, components; the header says {expected}")
@@ -139,27 +163,34 @@ def _as_words(decoded: NDArray[np.generic], bits_stored: int) -> Words:
     return contiguous.view(np.uint8) if decoded.itemsize == 1 else contiguous.view(np.uint16)
 
 
-def codestream_shape(data: bytes) -> tuple[int, int, int]:
-    """Rows, columns and components that a JPEG, JPEG-LS or JPEG 2000 codestream asks for, from its header."""
+def find_codestream(data: bytes, syntax: str) -> tuple[bytes, tuple[int, int, int]]:
+    """The codestream itself, and the rows, columns and components that its header asks for.
+
+    What is decoded begins where the header was read: no other size can hide before it.
+    """
     try:
-        if data[:2] == b"\xff\xd8":
-            return _jpeg_shape(data)
+        if syntax in FRAME_STARTS and data[:2] == b"\xff\xd8":
+            return data, _jpeg_shape(data, FRAME_STARTS[syntax])
         start = data.find(b"\xff\x4f\xff\x51", 0, 1024)  # some writers keep the JP2 boxes before the codestream
-        if start >= 0:
-            return _jpeg2000_shape(data[start : start + 64])
+        if syntax not in FRAME_STARTS and start >= 0:
+            return data[start:], _jpeg2000_shape(data[start : start + 64])
     except struct.error as error:
         raise BadPixels("compressed image ends inside its header: truncated, export it again") from error
     raise BadPixels("pixel data are not the JPEG or JPEG 2000 that the transfer syntax promises: export it again")
 
 
-def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
+def _jpeg_shape(data: bytes, starts: frozenset[int]) -> tuple[int, int, int]:
     """Walk the marker segments to the start of frame (ITU-T T.81 B.1, B.2.2)."""
     at = 2
     while True:
         prefix, marker = struct.unpack_from(">BB", data, at)
-        if prefix != 0xFF:
+        if prefix != 0xFF or marker in WITHOUT_LENGTH:
             raise BadPixels("JPEG marker expected in the compressed image: corrupt, export it again")
         if marker in SOF_MARKERS:
+            if marker not in starts:
+                raise BadPixels(
+                    f"JPEG frame of type {marker:#x}, which is not the transfer syntax's: export it again"
+                )
             rows, columns, components = struct.unpack_from(">HHB", data, at + 5)
             return rows, columns, components
         at += 1 if marker == 0xFF else 2 + max(2, struct.unpack_from(">H", data, at + 2)[0])

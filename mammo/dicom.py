@@ -2,27 +2,37 @@
 
 import logging
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset, dcmread
+from pydicom import Dataset, dcmread, filereader
+from pydicom.dataset import FileMetaDataset
 from pydicom.errors import InvalidDicomError
-from pydicom.filereader import read_file_meta_info
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from mammo import header
 from mammo.air import estimate_air
-from mammo.decode import Words, check_syntax, decode_frame
-from mammo.errors import BadMammogram, NotDicom, TooLarge
+from mammo.decode import NATIVE, Words, check_syntax, decode_frame
+from mammo.errors import BadMammogram, BadPixels, NotDicom, TooLarge
 from mammo.header import Spacing
-from mammo.lut import Pipeline, apply_modality, by_word, grey_table, look_up
+from mammo.lut import Pipeline, apply_modality, as_words, by_word, grey_table, look_up
 from mammo.style import NO_STYLE, Style
 
 MAX_BYTES = 2**31  # of a file: an uncompressed tomosynthesis series has about half
+MAX_INFLATED = 2**28  # bytes that a deflated file may unfold to: twice the largest frame
+FIRST_GROUP = 132 + 12  # bytes of a file before the elements that FileMetaInformationGroupLength counts
+LEFT_IN_FILE = 2**20  # bytes: larger values of an uncompressed file, its pixels, are mapped instead of read
+NO_PREFIX = (
+    "no DICM prefix: a data set without its file header (give it one, e.g. with dcmconv --read-dataset), "
+    "or no DICOM at all (remove it from the folder)"
+)
 
 logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # its warnings quote tag values
 
@@ -49,12 +59,13 @@ class Mammogram:
             return np.zeros(self.words.shape, np.bool_)
         low, high = self.pipeline.padding
         stored = by_word(self.pipeline, self._word_bits)
-        return np.asarray(((stored >= low) & (stored <= high))[self.words])
+        is_padding = (stored >= low) & (stored <= high)
+        return look_up(is_padding.view(np.uint8), self.words).view(np.bool_)
 
     @cached_property
     def air(self) -> NDArray[np.bool_]:
-        """(H, W) where there is no breast: the file's padding, else estimated from the grey levels."""
-        return self.padding if self.padding.any() else estimate_air(grey(self))
+        """(H, W) where there is no breast: the file's padding, and what the grey levels show as air."""
+        return self.padding | estimate_air(grey(self))
 
     @property
     def _word_bits(self) -> int:
@@ -63,8 +74,16 @@ class Mammogram:
 
 def grey(mammogram: Mammogram, voi: str = "default", style: Style = NO_STYLE) -> NDArray[np.float32]:
     """(H, W) grey levels in [0, 1] after the whole pipeline and the style, black where there is padding."""
-    table = grey_table(mammogram.pipeline, mammogram._word_bits, voi, style)
-    return look_up(table, mammogram.words)
+    return look_up(_table(mammogram, voi, style), mammogram.words)
+
+
+def grey_words(mammogram: Mammogram, voi: str = "default", style: Style = NO_STYLE) -> NDArray[np.uint16]:
+    """(H, W) the same grey levels as whole numbers from 0 to 65535: half the memory, and no arithmetic a pixel."""
+    return look_up(as_words(_table(mammogram, voi, style)), mammogram.words)
+
+
+def _table(mammogram: Mammogram, voi: str, style: Style) -> NDArray[np.float32]:
+    return grey_table(mammogram.pipeline, mammogram._word_bits, voi, style)
 
 
 def modality_values(mammogram: Mammogram) -> NDArray[np.float32]:
@@ -81,23 +100,46 @@ def load(path: Path, frame: int | None = None) -> Mammogram:
 
 
 def read_dataset(path: Path, pixels: bool = True) -> Dataset:
-    """Parse a file of a known syntax and bounded size; within `typed_errors`."""
+    """Parse a file of bounded size; within `typed_errors`."""
     size = path.stat().st_size
     if size == 0:
         raise NotDicom("the file is empty: export it again")
     if size > MAX_BYTES:
         raise TooLarge(f"{size} bytes: at most {MAX_BYTES} are read")
-    check_syntax(str(read_file_meta_info(path).get("TransferSyntaxUID", "")))  # before a deflated file unfolds
-    return dcmread(path, stop_before_pixels=not pixels)
+    meta = filereader.read_file_meta_info(path)
+    syntax = str(meta.get("TransferSyntaxUID", ""))
+    if syntax == DeflatedExplicitVRLittleEndian:
+        return read_deflated(path, meta)
+    try:
+        return dcmread(path, stop_before_pixels=not pixels, defer_size=LEFT_IN_FILE if syntax in NATIVE else None)
+    except Exception:
+        check_syntax(syntax)  # one that is not known says more than how its parsing failed
+        raise
+
+
+def read_deflated(path: Path, meta: FileMetaDataset) -> Dataset:
+    """Unfold and parse a deflated file (PS3.5 A.5), up to a size that any mammogram has."""
+    inflate, folded = zlib.decompressobj(-zlib.MAX_WBITS), path.read_bytes()
+    try:
+        data = inflate.decompress(folded[FIRST_GROUP + meta.FileMetaInformationGroupLength :], MAX_INFLATED)
+    except zlib.error as error:
+        raise BadPixels("deflated data are corrupt: export it again") from error
+    if len(data) >= MAX_INFLATED:
+        raise TooLarge(f"deflated data unfold to {MAX_INFLATED} bytes and more: convert it with dcmconv")
+    if not inflate.eof:
+        raise BadPixels("deflated data end early: truncated, export it again")
+    dataset = filereader.read_dataset(BytesIO(data), is_implicit_VR=False, is_little_endian=True)
+    dataset.file_meta = meta
+    return dataset
 
 
 def mammogram_of(dataset: Dataset, frame: int | None = None) -> Mammogram:
     """Dataset → Mammogram; within `typed_errors`."""
+    check_syntax(str(dataset.file_meta.get("TransferSyntaxUID", "")))
     header.check_image(dataset)
     number = header.choose_frame(dataset, frame)
     syntax = dataset.file_meta.TransferSyntaxUID
     pipeline = header.read_pipeline(dataset, number)
-    orientation = [str(v) for v in dataset.get("PatientOrientation") or []]
     return Mammogram(
         words=decode_frame(dataset, syntax, number),
         pipeline=pipeline,
@@ -108,7 +150,7 @@ def mammogram_of(dataset: Dataset, frame: int | None = None) -> Mammogram:
         intent=header.text(dataset, "PresentationIntentType"),
         photometric=header.text(dataset, "PhotometricInterpretation"),
         syntax=syntax.name,
-        orientation=(orientation[0], orientation[1]) if len(orientation) == 2 else ("", ""),
+        orientation=header.read_orientation(dataset),
     )
 
 
@@ -122,7 +164,7 @@ def typed_errors(path: Path) -> Iterator[None]:
     except BadMammogram as error:
         raise type(error)(f"{path}: {error}") from error
     except InvalidDicomError as error:
-        raise NotDicom(f"{path}: not a DICOM file (no DICM prefix): remove it from the folder") from error
+        raise NotDicom(f"{path}: {NO_PREFIX}") from error
     except MemoryError as error:
         raise TooLarge(f"{path}: not enough memory to read it") from error
     except OSError as error:

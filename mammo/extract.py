@@ -3,20 +3,22 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mammo import store
 from mammo.annotations import CLASSES, AnnotatedImage, Annotations, Lesion, Refused, refuse
-from mammo.dicom import Mammogram, grey, load
-from mammo.errors import BadAnnotation, BadPixels
+from mammo.dicom import Mammogram, grey, grey_words, load
+from mammo.errors import BadAnnotation, BadPixels, NotDicom
+from mammo.lesions import locate
+from mammo.lut import as_words
 from mammo.patches import (
-    Mask,
     Roi,
     Sampling,
     cut,
@@ -27,9 +29,10 @@ from mammo.patches import (
     sample,
     scaled_shape,
 )
-from mammo.pool import over_cores
+from mammo.pool import DIED, over_cores
 from mammo.style import NO_STYLE, Style, is_styled
 from mammofed.errors import BadData, BadSetting
+from mammofed.files import held
 
 log = logging.getLogger(__name__)
 
@@ -58,59 +61,83 @@ def pseudonym(patient: str, seed: int) -> str:
 
 
 def source_key(image: AnnotatedImage) -> str:
-    """Key that changes with the file and with its annotation."""
-    facts = image.path.stat()
-    content = [image.name, image.split, facts.st_size, facts.st_mtime_ns, [str(one) for one in image.lesions]]
+    """Key that changes with the file, its annotation and its masks, wherever the folder stands."""
+    content = [image.name, image.patient, image.split, _stamp(image.path), image.unlocated]
+    content += [[_lesion_facts(one) for one in lesions] for lesions in (image.lesions, image.avoided)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
-def lesion_mask(lesion: Lesion, mammogram: Mammogram) -> Mask:
-    """(H, W) mask of a lesion in the stored image."""
-    shape = mammogram.words.shape
-    if lesion.mask_folder is not None:
-        return find_mask(lesion.mask_folder, shape)
-    mask = np.zeros(shape, np.bool_)
-    if lesion.box is not None:
-        box = lesion.box
-        mask[max(0, box.y) : max(0, box.y + box.height), max(0, box.x) : max(0, box.x + box.width)] = True
-    if not mask.any():
-        raise BadAnnotation(f"box of lesion {lesion.lesion_id!r} lies outside the image: correct the table")
-    return mask
+def _lesion_facts(lesion: Lesion) -> list[object]:
+    facts = [lesion.lesion_id, lesion.label, str(lesion.box)]
+    folder = lesion.mask_folder
+    if folder is None:
+        return facts
+    masks = [[str(path.relative_to(folder)), _stamp(path)] for path in sorted(folder.rglob("*.dcm"))]
+    return [*facts, folder.name, masks]
 
 
-def find_mask(folder: Path, shape: tuple[int, ...]) -> Mask:
-    """The file of a CBIS-DDSM ROI folder that is the mask: two values, and the full image's size."""
-    for path in sorted(folder.rglob("*.dcm")):
-        words = load(path).words
-        if words.shape == shape:
-            values = np.flatnonzero(np.bincount(words.ravel()))
-            if len(values) == 2:
-                return np.asarray(words == values[1])
-    raise BadAnnotation(f"no file of two values and {shape[0]} × {shape[1]} pixels in {folder}: no mask")
+def _stamp(path: Path) -> list[int]:
+    facts = path.stat()
+    return [facts.st_size, facts.st_mtime_ns]
 
 
-def extract(image: AnnotatedImage, how: Extraction) -> tuple[store.Patches, list[store.Row]]:
-    """Patches of one image, and their rows of the manifest."""
+class Extracted(NamedTuple):
+    """What one image gives."""
+
+    patches: store.Patches
+    rows: list[store.Row]  # of the manifest, one a patch
+    lost: list[Refused]  # its lesions that cannot be located
+
+
+def extract(image: AnnotatedImage, how: Extraction) -> Extracted:
+    """Patches of one image; where a lesion cannot be located, those of the others and no background."""
     sampling = how.sampling
     mammogram = load(image.path)
     style = how.style if is_styled(image.name, how.p, sampling.seed) else NO_STYLE
     shape = scaled_shape((mammogram.words.shape[0], mammogram.words.shape[1]), mammogram.spacing, sampling)
-    picture = resize(grey(mammogram, how.voi, style), shape)
-    lesions = [(lesion, make_roi(resize_mask(lesion_mask(lesion, mammogram), shape))) for lesion in image.lesions]
-    known = [(lesion, roi) for lesion, roi in lesions if roi is not None]
-    tissue = resize_mask(~mammogram.air, shape)
-    rois: list[Roi] = [roi for _, roi in known]
-    patches: list[NDArray[np.float32]] = []
+    picture = picture_of(mammogram, how.voi, style, shape)
+    known, lost = find_rois(image.lesions, mammogram, shape)
+    avoided, others_lost = find_rois(image.avoided, mammogram, shape)
+    no_background = bool(image.unlocated or lost or others_lost)
+    tissue, generator = resize_mask(~mammogram.air, shape), generator_for(image.name, sampling.seed)
+    facts = {"style": str(style), "vendor": mammogram.vendor, "intent": mammogram.intent}
+    patches: list[NDArray[np.uint16]] = []
     rows: list[store.Row] = []
-    for place, centres in sample(rois, tissue, sampling, generator_for(image.name, sampling.seed)):
+    rois, avoided_rois = [roi for _, roi in known], [roi for _, roi in avoided]
+    for place, centres in sample(rois, avoided_rois, tissue, sampling, generator):
+        if place is None and no_background:
+            continue
         lesion = None if place is None else known[place][0]
         patches += [cut(picture, centre, sampling.patch) for centre in centres]
-        facts = {"style": str(style), "vendor": mammogram.vendor, "intent": mammogram.intent}
         rows += [_row(image, lesion, centre, sampling.seed) | facts for centre in centres.tolist()]
+    refused = [refuse(f"{image.name} lesion {lesion.lesion_id}", error) for lesion, error in lost]
+    if not rows and refused:
+        raise BadAnnotation("; ".join(one.reason for one in refused))
     if not rows:
-        raise BadPixels("no tissue is found in the image: every patch would be air")
-    stacked = np.array(patches, np.float32)
-    return np.rint(stacked * store.LEVELS).astype(np.uint16), rows
+        raise BadPixels("no patch can be taken: no tissue, or a lesion that is not known where")
+    return Extracted(np.array(patches), rows, refused)
+
+
+def find_rois(
+    lesions: Sequence[Lesion], mammogram: Mammogram, shape: tuple[int, int]
+) -> tuple[list[tuple[Lesion, Roi]], list[tuple[Lesion, BadData]]]:
+    """Lesions and where they lie at the scale of the patches; and those that cannot be located."""
+    known: list[tuple[Lesion, Roi]] = []
+    lost: list[tuple[Lesion, BadData]] = []
+    for lesion, found in locate(lesions, mammogram):
+        if isinstance(found, BadData):
+            lost.append((lesion, found))
+            continue
+        roi = make_roi(resize_mask(found, shape))
+        known += [(lesion, roi)] if roi is not None else []
+    return known, lost
+
+
+def picture_of(mammogram: Mammogram, voi: str, style: Style, shape: tuple[int, int]) -> NDArray[np.uint16]:
+    """Grey levels from 0 to 65535 at the scale of the patches."""
+    if mammogram.words.shape == shape:
+        return grey_words(mammogram, voi, style)
+    return as_words(resize(grey(mammogram, voi, style), shape))
 
 
 def _row(image: AnnotatedImage, lesion: Lesion | None, centre: list[int], seed: int) -> store.Row:
@@ -125,19 +152,40 @@ def _row(image: AnnotatedImage, lesion: Lesion | None, centre: list[int], seed: 
     }
 
 
-def extract_shard(image: AnnotatedImage, folder: Path, how: Extraction) -> Refused | None:
-    """Task of one worker: write the image's shard, or say why there is none."""
+def extract_shard(keyed: tuple[str, AnnotatedImage], folder: Path, how: Extraction) -> tuple[str, Refused | None]:
+    """Task of one worker: write the image's shard under its key, or say why there is none."""
+    key, image = keyed
     try:
-        patches, rows = extract(image, how)
-    except BadData as error:
-        return refuse(image.name, error, image.path)
-    store.write_shard(folder, source_key(image), patches, rows)
-    return None
+        extracted = extract(image, how)
+    except (BadData, OSError) as error:
+        return key, refuse_file(image, error)
+    store.write_shard(folder, key, *extracted)
+    return key, None
 
 
-def decoder_died(image: AnnotatedImage) -> Refused:
+def refuse_file(image: AnnotatedImage, error: BadData | OSError) -> Refused:
+    """What is said of an image that cannot be used, or that went while it was wanted."""
+    if isinstance(error, OSError):
+        error = NotDicom(f"cannot be read ({error.strerror or type(error).__name__})")
+    return refuse(image.name, error, image.path)
+
+
+def decoder_died(keyed: tuple[str, AnnotatedImage]) -> tuple[str, Refused | None]:
     """What is said of an image whose decoding ended its process."""
-    return refuse(image.name, BadPixels("the decoder crashed or ran out of memory: export it again"))
+    key, image = keyed
+    return key, refuse(image.name, BadPixels(DIED))
+
+
+def keyed_images(images: Iterable[AnnotatedImage]) -> tuple[dict[str, AnnotatedImage], list[Refused]]:
+    """Images by key, and those whose files went since the tables were read."""
+    keyed: dict[str, AnnotatedImage] = {}
+    gone: list[Refused] = []
+    for image in images:
+        try:
+            keyed[source_key(image)] = image
+        except OSError as error:
+            gone.append(refuse_file(image, error))
+    return keyed, gone
 
 
 def build_store(
@@ -147,18 +195,32 @@ def build_store(
     workers: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> store.Row:
-    """Extract what is missing, then join it; give the index of the store."""
-    store.start(folder, how.as_row())
-    keys = {source_key(image): image for image in annotations.images}
-    finished = store.finished_keys(folder)
-    missing = [image for key, image in keys.items() if key not in finished]
-    refused = [*annotations.refused]
-    log.info("%d images, %d already extracted", len(keys), len(keys) - len(missing))
-    done = len(keys) - len(missing)
-    progress(done, len(keys))
-    task = partial(extract_shard, folder=folder, how=how)
-    for result in over_cores(task, missing, min(workers, len(missing)), decoder_died):
-        done += 1
-        progress(done, len(keys))
-        refused += [result] if result else []
-    return store.finish(folder, list(keys), how.as_row(), sorted(refused, key=lambda one: one.name))
+    """Extract what is missing, and join it meanwhile; give the index of the store."""
+    store.check_place(folder)
+    with held(folder, "mammofed patches"):
+        store.start(folder, how.as_row())
+        images, gone = keyed_images(annotations.images)
+        finished = store.finished_keys(folder) & images.keys()
+        missing = [keyed for keyed in images.items() if keyed[0] not in finished]
+        log.info("%d images, %d already extracted", len(images), len(finished))
+        task = partial(extract_shard, folder=folder, how=how)
+        results = over_cores(task, missing, workers, decoder_died)
+        done = in_order(list(images), finished, results, progress)
+        return store.finish(folder, done, how.as_row(), [*annotations.refused, *gone])
+
+
+def in_order(
+    keys: Sequence[str],
+    finished: Set[str],
+    results: Iterator[tuple[str, Refused | None]],
+    progress: Callable[[int, int], None],
+) -> Iterator[tuple[str, Refused | None]]:
+    """Each key with its refusal, if any, as soon as it and all before it are done."""
+    done: dict[str, Refused | None] = dict.fromkeys(finished)
+    progress(len(done), len(keys))
+    for key in keys:
+        while key not in done:
+            name, refused = next(results)
+            done[name] = refused
+            progress(len(done), len(keys))
+        yield key, done[key]

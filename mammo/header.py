@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,19 @@ class Spacing:
     origin: Literal["PixelSpacing", "ImagerPixelSpacing", "ImagerPixelSpacing / magnification"]
 
 
+def value_of(dataset: Dataset, keyword: str) -> Any:
+    """Value of a tag as pydicom gives it, none where it is absent; one that it cannot parse is named."""
+    try:
+        return dataset.get(keyword)
+    except Exception as error:  # arbitrary bytes, parsed only now
+        raise MissingTag(
+            f"{keyword} has a value that cannot be read: correct it, or export the file again"
+        ) from error
+
+
 def text(dataset: Dataset, keyword: str) -> str:
     """First value of a tag as short printable text, empty where it is absent."""
-    value = dataset.get(keyword)
+    value = value_of(dataset, keyword)
     if value is None or isinstance(value, bytes):
         return ""
     many = not isinstance(value, str) and hasattr(value, "__len__")
@@ -38,7 +48,7 @@ def text(dataset: Dataset, keyword: str) -> str:
 
 def integer(dataset: Dataset, keyword: str, least: int = 0) -> int:
     """Value of a tag that must be one whole number."""
-    value = dataset.get(keyword)
+    value = value_of(dataset, keyword)
     if not isinstance(value, int) or value < least:
         raise MissingTag(f"{keyword} is absent or not a number ≥ {least}: the file is incomplete, export it again")
     return int(value)
@@ -46,10 +56,13 @@ def integer(dataset: Dataset, keyword: str, least: int = 0) -> int:
 
 def numbers(dataset: Dataset, keyword: str) -> list[float]:
     """All values of a decimal tag, none where it is absent or empty."""
-    value = dataset.get(keyword)
+    value = value_of(dataset, keyword)
     if value is None or value == "":
         return []
-    return [float(v) for v in ([value] if isinstance(value, (int, float, str)) else value)]
+    try:
+        return [float(v) for v in ([value] if isinstance(value, (int, float, str)) else value)]
+    except (TypeError, ValueError) as error:
+        raise MissingTag(f"{keyword} is not a number: correct it, or export the file again") from error
 
 
 def choose_frame(dataset: Dataset, frame: int | None) -> int:
@@ -72,7 +85,8 @@ def check_image(dataset: Dataset) -> None:
     photometric = text(dataset, "PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or integer(dataset, "SamplesPerPixel", 1) != 1:
         raise NotMammogram(f"photometric interpretation {photometric!r}: MONOCHROME1 or MONOCHROME2 is needed")
-    if "PixelData" not in dataset or not dataset["PixelData"].value:
+    pixels = dataset.get_item("PixelData", keep_deferred=True)
+    if pixels is None or not (pixels.value or getattr(pixels, "length", 0)):
         raise NoPixels("no pixel data: a report or presentation state, or an incomplete export")
     rows, columns = integer(dataset, "Rows", 1), integer(dataset, "Columns", 1)
     if rows * columns > MAX_PIXELS:
@@ -223,6 +237,13 @@ def read_laterality(dataset: Dataset, frame: int) -> str:
         text(dataset, "ImageLaterality") or text(frame_anatomy, "FrameLaterality") or text(dataset, "Laterality")
     )
     return found[:1].upper() if found[:1].upper() in ("L", "R", "B") else ""
+
+
+def read_orientation(dataset: Dataset) -> tuple[str, str]:
+    """PatientOrientation of the rows and of the columns (PS3.3 C.7.6.1.1.1); a single value says neither."""
+    value = value_of(dataset, "PatientOrientation")
+    directions = [] if value is None or isinstance(value, str) else [str(one).strip().upper() for one in value]
+    return (directions[0], directions[1]) if len(directions) == 2 else ("", "")
 
 
 def read_view(dataset: Dataset) -> str:

@@ -4,19 +4,20 @@ A function on integers is a table: the steps run once over all 2^bits stored val
 by one look-up. Order after PS3.4 N.2: modality LUT, VOI LUT, presentation; inversion follows the VOI step.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from mammo.errors import NoSuchVoi
 from mammo.style import NO_STYLE, Style, sigmoid
 
 Floats = NDArray[np.float64]
-LOOKUP_STEP = 65_536  # pixels indexed at a time
-THREADED = 1_000_000  # pixels from which a second thread pays
+LEVELS = 65535  # greatest grey level of 16 bits
+Level = TypeVar("Level", np.float32, np.uint16, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -158,25 +159,15 @@ def grey_table(
     return np.tile(once, 2 ** (word_bits - pipeline.bits))
 
 
-def look_up(table: NDArray[np.float32], words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
-    """Index the table by every word of an image (H, W); a large one by two threads: numpy lets go of its lock."""
-    out = np.empty(words.shape, np.float32)
-    flat, source = out.reshape(-1), words.reshape(-1)
-    half = source.size // 2 if source.size > THREADED else source.size
-    with ThreadPoolExecutor(1) as other:
-        second = other.submit(_look_up_part, table, source[half:], flat[half:])
-        _look_up_part(table, source[:half], flat[:half])
-        second.result()
-    return out
+def as_words(grey: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Grey levels in [0, 1] → the nearest of 0 to LEVELS."""
+    return np.rint(grey * LEVELS).astype(np.uint16)
 
 
-def _look_up_part(
-    table: NDArray[np.float32], source: NDArray[np.unsignedinteger], out: NDArray[np.float32]
-) -> None:
-    """Look up in pieces whose wide indices stay in the cache."""
-    wide = np.empty(min(LOOKUP_STEP, source.size), np.intp)
-    for start in range(0, source.size, LOOKUP_STEP):
-        piece = source[start : start + LOOKUP_STEP]
-        index = wide[: piece.size]
-        index[:] = piece
-        np.take(table, index, mode="clip", out=out[start : start + LOOKUP_STEP])
+def look_up(table: NDArray[Level], words: NDArray[np.unsignedinteger]) -> NDArray[Level]:
+    """Index the table, which has an entry for every possible word, by each word of an image (H, W).
+
+    Arrow indexes by 16-bit words as they are; numpy would widen them to 64 bits first and take thrice as long.
+    """
+    levels = compute.take(pyarrow.array(table), pyarrow.array(words.reshape(-1)), boundscheck=False)
+    return np.frombuffer(levels.buffers()[1], table.dtype, words.size).reshape(words.shape)

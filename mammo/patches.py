@@ -169,19 +169,20 @@ def cut(image: NDArray[Scalar], centre: NDArray[np.int64], patch: int) -> NDArra
 
 
 def sample(
-    rois: list[Roi], tissue: Mask, sampling: Sampling, generator: np.random.Generator
+    rois: list[Roi], avoided: list[Roi], tissue: Mask, sampling: Sampling, generator: np.random.Generator
 ) -> list[tuple[int | None, Centres]]:
     """Centres of lesion patches (with the lesion's place in `rois`) and of background (None); never only air.
 
     Half of the background are hard negatives; an image without lesions gives background as if it had one.
+    Background lies on none of the lesions, avoided ones included.
     """
-    patch, count = sampling.patch, sampling.per_lesion
+    patch, count, all_rois = sampling.patch, sampling.per_lesion, [*rois, *avoided]
     drawn: list[tuple[int | None, Centres]] = []
     for place, roi in enumerate(rois):
         drawn.append((place, lesion_centres(roi, patch, count, generator)))
-        drawn.append((None, background_centres(rois, tissue, patch, count // 2, generator, near=roi)))
+        drawn.append((None, background_centres(all_rois, tissue, patch, count // 2, generator, near=roi)))
     others = count if not rois else len(rois) * (count - count // 2)
-    drawn.append((None, background_centres(rois, tissue, patch, others, generator)))
+    drawn.append((None, background_centres(all_rois, tissue, patch, others, generator)))
     return [(place, centres[_has_tissue(tissue, centres, patch)]) for place, centres in drawn]
 
 

@@ -24,7 +24,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.row{display:flex;flex-w
 .row img{height:128px;background:#000;border-radius:3px}figure{margin:0}
 svg{background:#f6f8fa;border-radius:4px}small{color:#5a6875}
 """
-COUNTED = {"class": "lesions", "split": "patients", "vendor": "files", "finding": "files"}
+COUNTED = {"class": "lesions", "split": "patients"}  # in a report about files: all else there counts files
 VERDICTS = ("This data can be used.", "It can be used, with warnings.", "Cannot train on this data.")
 
 
@@ -33,21 +33,21 @@ def html_page(title: str, report: Report, gallery: Gallery) -> str:
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>",
         f"<style>{CSS}</style>",
-        f"<h1>{escape(title)}</h1><small>{report.usable} of {report.files} are usable. "
+        f"<h1>{escape(title)}</h1><small>{report.usable} of {report.files} {report.unit} are usable. "
         "This page shows images: keep it at the site.</small>",
         verdict(report),
         "<h2>Counts</h2><div class=tables>",
-        *(count_table(name, counts) for name, counts in report.counts.items()),
+        *(count_table(name, unit_of(name, report), counts) for name, counts in report.counts.items()),
         "</div><h2>Grey levels, from black to white</h2><div class=tables>",
         *(histogram(vendor, counts) for vendor, counts in report.histograms.items()),
         "</div><h2>Gallery</h2>",
         *(pictures(heading, images) for heading, images in gallery.items()),
         f"<h2>Identity</h2><p>{escape(report.notice)}</p>",
-        count_table("finding", report.identity),
+        count_table("finding", report.unit, report.identity),
         refused_table("Unreadable files", report.unreadable),
         refused_table("Refused rows", report.refused_rows),
         name_list("The same pixels", [" = ".join(names) for names in report.duplicates]),
-        name_list("Chest wall on the other side", report.wrong_side),
+        name_list("Laterality, orientation and image contradict each other", report.wrong_side),
         "</html>",
     ]
     return "\n".join(parts)
@@ -60,10 +60,15 @@ def verdict(report: Report) -> str:
     return f"<div class='verdict v{code}'><b>{VERDICTS[code]}</b><ul>{reasons}</ul></div>"
 
 
-def count_table(name: str, counts: Mapping[str, int]) -> str:
-    """Two columns: what, how many."""
+def unit_of(name: str, report: Report) -> str:
+    """What the numbers of a table of counts count."""
+    return COUNTED.get(name, report.unit) if report.unit == "files" else report.unit
+
+
+def count_table(name: str, unit: str, counts: Mapping[str, int]) -> str:
+    """Two columns: what, how many; nothing where nothing was counted."""
     rows = "".join(f"<tr><td>{escape(what)}<td class=n>{number}" for what, number in counts.items())
-    return f"<table><tr><th>{escape(name)}<th>{COUNTED.get(name, '')}{rows}</table>"
+    return f"<table><tr><th>{escape(name)}<th>{unit}{rows}</table>" if counts else ""
 
 
 def histogram(title: str, counts: Sequence[int]) -> str:

@@ -1,28 +1,27 @@
 """Patches of each source image → one memory-mapped store on disk, written so that nothing is ever half there.
 
-While extraction runs, each source image has a shard (its patches and rows). At the end the shards become one
-`patches-*.npy` and one `manifest-*.jsonl`, and `store.json`, which names them, is put in place last.
+Each source image first becomes a shard (its patches and rows); shards are joined in order, while others are still
+being cut, to one `patches-*.npy` and one `manifest-*.jsonl`. `store.json`, which names them, is put in place last.
 """
 
 import hashlib
-import io
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mammo.annotations import CLASSES, Refused
 from mammo.errors import BadStore
+from mammo.lut import LEVELS
 from mammofed.errors import BadSetting
+from mammofed.files import clear_scratch, scratch_of, write_atomically, writing
 
 FORMAT = 1
-LEVELS = 65535  # grey levels of a stored patch
 
 Row = dict[str, Any]  # one line of the manifest: plain JSON
 Patches = NDArray[np.uint16]  # (n, patch, patch)
@@ -51,50 +50,34 @@ class PatchStore:
         return np.multiply(words[:, None], np.float32(1 / LEVELS), dtype=np.float32)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename: a reader sees the old file or the new one."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        with beside.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(path)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say in one line why a file cannot be written: rights, a full disk."""
-    try:
-        yield
-    except OSError as error:
-        raise BadSetting(
-            f"cannot write {path}: {error.strerror}; free some space or name another place"
-        ) from error
+def check_place(folder: Path) -> None:
+    """Refuse a folder that holds something else than a store."""
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if found - {".lock"} and "settings.json" not in found:
+        raise BadSetting(f"{folder} holds something else than a patch store: name an empty or a new folder")
 
 
 def start(folder: Path, settings: Row) -> None:
     """Make the folder, or continue one that was begun with the same settings."""
     begun = folder / "settings.json"
     text = json.dumps(settings, sort_keys=True, indent=1)
-    if folder.exists() and not begun.exists() and any(folder.iterdir()):
-        raise BadSetting(f"{folder} holds something else than a patch store: name an empty or a new folder")
     with writing(folder):
         (folder / "shards").mkdir(parents=True, exist_ok=True)
-    if begun.exists() and begun.read_text() != text:
+    anything_done = is_store(folder) or any((folder / "shards").iterdir())
+    if anything_done and begun.exists() and begun.read_text() != text:
         raise BadSetting(f"{folder} was begun with other settings: use the same ones, or another --out")
     write_atomically(begun, text.encode())
-    for left_over in [*folder.glob("*.tmp"), *(folder / "shards").glob("*.tmp")]:
-        left_over.unlink()
+    clear_scratch(folder)
+    clear_scratch(folder / "shards")
 
 
-def write_shard(folder: Path, key: str, patches: Patches, rows: Sequence[Row]) -> None:
-    """Keep the patches of one source; its row file comes last, with a checksum, and says that it is whole."""
-    content = io.BytesIO()
-    np.save(content, patches, allow_pickle=False)
-    write_atomically(folder / "shards" / f"{key}.npy", content.getvalue())
-    shard = {"digest": digest(patches, rows), "rows": list(rows)}
-    write_atomically(folder / "shards" / f"{key}.json", json.dumps(shard).encode())
+def write_shard(folder: Path, key: str, patches: Patches, rows: Sequence[Row], lost: Sequence[Refused]) -> None:
+    """Keep the patches of one source; its row file comes last, and its checksum says whether both are whole."""
+    path = folder / "shards" / f"{key}.npy"
+    with writing(path):
+        np.save(path, patches, allow_pickle=False)
+        shard = {"digest": digest(patches, rows), "rows": list(rows), "lost": [asdict(one) for one in lost]}
+        path.with_suffix(".json").write_text(json.dumps(shard))
 
 
 def _lines(rows: Sequence[Row]) -> bytes:
@@ -107,8 +90,17 @@ def _parse_lines(path: Path) -> list[Row]:
 
 def finished_keys(folder: Path) -> set[str]:
     """Keys of the sources that need no extraction: in a whole shard, or in the finished store."""
-    shards = {path.stem for path in (folder / "shards").glob("*.json")}
+    shards = {path.stem for path in (folder / "shards").glob("*.json") if _is_whole(path)}
     return shards | {source["key"] for source in _read_index(folder).get("sources", [])}
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a shard is as it was written: nobody waited for the disk, and a power cut may have come."""
+    try:
+        part = _shard(path)
+        return digest(part.patches(), part.rows) == part.digest
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _read_index(folder: Path) -> Row:
@@ -127,6 +119,7 @@ class _Part:
     key: str
     digest: str
     rows: list[Row]
+    lost: list[Refused]  # lesions that could not be located
     file: Path
     start: int = 0
 
@@ -135,22 +128,26 @@ class _Part:
         return mapped[self.start : self.start + len(self.rows)]
 
 
-def _parts(folder: Path, keys: Sequence[str]) -> list[_Part]:
-    """What there is of each key: its shard, or its place in the store as it was."""
+def _shard(path: Path) -> _Part:
+    whole = json.loads(path.read_text())
+    return _Part(path.stem, whole["digest"], whole["rows"], _refusals(whole["lost"]), path.with_suffix(".npy"))
+
+
+def _parts_of(folder: Path) -> Callable[[str], _Part]:
+    """What gives the part of a key: its place in the store as it was, else its shard."""
     index = _read_index(folder)
     known = {source["key"]: source for source in index.get("sources", [])}
     old_rows = _parse_lines(folder / index["manifest"]) if index else []
-    found = []
-    for key in keys:
-        shard = folder / "shards" / f"{key}.json"
-        if shard.exists():
-            whole = json.loads(shard.read_text())
-            found.append(_Part(key, whole["digest"], whole["rows"], shard.with_suffix(".npy")))
-        elif key in known:
-            begin, end = known[key]["start"], known[key]["stop"]
-            file = folder / index["patches"]
-            found.append(_Part(key, known[key]["digest"], old_rows[begin:end], file, begin))
-    return [part for part in found if part.rows]
+
+    def part(key: str) -> _Part:
+        if key not in known:
+            return _shard(folder / "shards" / f"{key}.json")
+        source = known[key]
+        begin, lost = source["start"], _refusals(source["lost"])
+        rows = old_rows[begin : source["stop"]]
+        return _Part(key, source["digest"], rows, lost, folder / index["patches"], begin)
+
+    return part
 
 
 def digest(patches: Patches, rows: Sequence[Row]) -> str:
@@ -160,31 +157,66 @@ def digest(patches: Patches, rows: Sequence[Row]) -> str:
     return content.hexdigest()
 
 
-def finish(folder: Path, keys: Sequence[str], settings: Row, refused: Sequence[Refused]) -> Row:
-    """Join the shards of the keys, in this order, to one store; give its index."""
-    parts = _parts(folder, keys)
-    rows = [row for part in parts for row in part.rows]
+def finish(
+    folder: Path, done: Iterable[tuple[str, Refused | None]], settings: Row, refused: Sequence[Refused]
+) -> Row:
+    """Join the shards of the keys, in this order and each as soon as it is there, to one store; give its index."""
+    part_of, parts, reasons = _parts_of(folder), list[_Part](), [*refused]
+    beside = scratch_of(folder / "patches")
+    with writing(beside):
+        out = beside.open("wb")
+    with out:
+        _write_header(out, 0, int(settings["patch"]))
+        for key, reason in done:
+            if reason is not None:
+                reasons.append(reason)
+                continue
+            parts.append(part_of(key))
+            reasons += parts[-1].lost
+            _append(out, parts[-1])
+        rows = [row for part in parts for row in part.rows]
+        _write_header(out, len(rows), int(settings["patch"]))
     if not rows:
-        raise BadStore(f"no patch could be taken: {len(refused)} sources were refused, see `mammofed inspect`")
-    beside = folder / f"patches.{os.getpid()}.tmp"
-    _join(beside, parts, int(settings["patch"]))
+        beside.unlink()
+        first = "; ".join(f"{one.name}: {one.reason}" for one in reasons[:3])
+        raise BadStore(f"no patch could be taken, {len(reasons)} refusals, the first: {first}")
+    facts = {
+        "settings": settings,
+        "sources": _sources(parts),
+        "refused": sorted(reasons, key=lambda one: one.name),
+    }
+    return _put_in_place(folder, beside, rows, facts)
+
+
+def _write_header(out: BinaryIO, count: int, size: int) -> None:
+    """Begin a .npy file; numpy leaves room in it, so that the count may be written over when it is known."""
+    out.seek(0)
+    header = {"descr": "<u2", "fortran_order": False, "shape": (count, size, size)}
+    np.lib.format.write_array_header_1_0(out, header)
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _append(out: BinaryIO, part: _Part) -> None:
+    """Add patches and wait for the disk: it works while other sources are still being cut."""
+    with writing(Path(out.name)):
+        out.write(np.ascontiguousarray(part.patches(), "<u2").data)
+        out.flush()
+        os.fdatasync(out.fileno())
+
+
+def _sources(parts: Sequence[_Part]) -> list[Row]:
     ends = np.cumsum([len(part.rows) for part in parts]).tolist()
-    sources = [
-        {"key": part.key, "start": end - len(part.rows), "stop": end, "digest": part.digest}
+    return [
+        {
+            "key": part.key,
+            "start": end - len(part.rows),
+            "stop": end,
+            "digest": part.digest,
+            "lost": [asdict(one) for one in part.lost],
+        }
         for part, end in zip(parts, ends, strict=True)
     ]
-    return _put_in_place(folder, beside, rows, {"settings": settings, "sources": sources, "refused": refused})
-
-
-def _join(path: Path, parts: Sequence[_Part], size: int) -> None:
-    """Write all patches after one .npy header, part by part, without holding them."""
-    shape = (sum(len(part.rows) for part in parts), size, size)
-    with writing(path), path.open("wb") as out:
-        np.lib.format.write_array_header_1_0(out, {"descr": "<u2", "fortran_order": False, "shape": shape})
-        for part in parts:
-            out.write(np.ascontiguousarray(part.patches(), "<u2").data)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 def _put_in_place(folder: Path, patches: Path, rows: Sequence[Row], facts: Row) -> Row:
@@ -247,6 +279,15 @@ def is_store(folder: Path) -> bool:
     return (folder / "store.json").is_file()
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether the folder holds a store, finished or not."""
+    return (folder / "settings.json").is_file() and (folder / "shards").is_dir()
+
+
 def refused_sources(folder: Path) -> list[Refused]:
     """What could not be extracted when the store was made, and why."""
-    return [Refused(**one) for one in _read_index(folder).get("refused", [])]
+    return _refusals(_read_index(folder).get("refused", []))
+
+
+def _refusals(rows: Iterable[Row]) -> list[Refused]:
+    return [Refused(**one) for one in rows]

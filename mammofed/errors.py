@@ -9,6 +9,10 @@ class BadSetting(MammofedError):
     """A setting, flag or configuration value that cannot be used."""
 
 
+class CannotWrite(BadSetting):
+    """A place that takes no more: a full disk, a missing right."""
+
+
 class BadData(MammofedError):
     """Data (a file, a folder, a table) that cannot be used as it is."""
 

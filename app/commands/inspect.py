@@ -16,9 +16,10 @@ from mammo.annotations import find_tables, read_annotations
 from mammo.folder import is_image_folder
 from mammo.quality import Report, inspect_folder
 from mammo.report import VERDICTS, html_page
-from mammo.store import is_store, write_atomically
+from mammo.store import is_begun, is_store
 from mammo.survey import Pictures, gallery_of, survey_folder, survey_store
 from mammofed.errors import BadSetting
+from mammofed.files import write_atomically
 
 LISTED = 20  # names of a finding on the screen; the JSON and the HTML have all of them
 
@@ -40,7 +41,7 @@ def inspect(
     """
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
-    report, gallery = _inspect(path, csv or find_tables(path), workers, pictures=html is not None)
+    report, gallery = look_at(path, csv or find_tables(path), workers, pictures=html is not None)
     if html is not None:
         write_atomically(html, html_page(f"Data report of {path.name}", report, gallery).encode())
     if as_json:
@@ -50,13 +51,16 @@ def inspect(
     raise typer.Exit(report.exit_code)
 
 
-def _inspect(path: Path, tables: list[Path], workers: int, pictures: bool) -> tuple[Report, dict[str, Pictures]]:
+def look_at(path: Path, tables: list[Path], workers: int, pictures: bool) -> tuple[Report, dict[str, Pictures]]:
+    """The report of a store, a folder by class, or a folder of mammograms, and pictures where asked for."""
     if is_store(path):
         return survey_store(path)
-    if is_image_folder(path) and not tables:
-        return survey_folder(path)
-    annotations = read_annotations(path, tables) if tables else None
+    if is_begun(path):
+        raise BadSetting(f"{path} is a patch store that is not finished: run mammofed patches again")
     with shown_progress("inspect") as progress:
+        if is_image_folder(path) and not tables:
+            return survey_folder(path, workers, progress)
+        annotations = read_annotations(path, tables) if tables else None
         report, facts = inspect_folder(path, annotations, workers, progress)
     return report, gallery_of(path, facts, annotations) if pictures else {}
 
@@ -75,14 +79,19 @@ def show(report: Report) -> None:
     """Tables and findings for a person."""
     console = Console(soft_wrap=True)
     for name, counts in {**report.counts, "identity": report.identity}.items():
-        console.print(*count_lines(name, counts, console.is_terminal), sep="\n", markup=False)
+        for line in count_lines(name, counts, console.is_terminal):
+            console.print(line, markup=False)
     for refused in [*report.unreadable, *report.refused_rows][:LISTED]:
         console.print(f"{refused.name}: {refused.error}: {refused.reason}", markup=False, highlight=False)
     for names in report.duplicates[:LISTED]:
         console.print("the same pixels: " + " = ".join(names), markup=False, highlight=False)
     for name in report.wrong_side[:LISTED]:
-        console.print(f"chest wall on the other side: {name}", markup=False, highlight=False)
+        console.print(
+            f"laterality, orientation and image contradict each other: {name}", markup=False, highlight=False
+        )
     for reason in [*report.problems, *report.warnings]:
         console.print(f"- {reason}", markup=False, highlight=False)
     console.print(report.notice, markup=False)
-    console.print(f"{report.usable} of {report.files} usable. {VERDICTS[report.exit_code]}", markup=False)
+    console.print(
+        f"{report.usable} of {report.files} {report.unit} usable. {VERDICTS[report.exit_code]}", markup=False
+    )

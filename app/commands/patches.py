@@ -68,6 +68,8 @@ def patches(
     Files that cannot be used are listed with the reason and the rest goes on. A run that was stopped
     continues where it was: give the same command again. The same seed gives the same store.
     """
+    if not source.is_dir():
+        raise BadSetting(f"no folder {source}")
     tables = csv or find_tables(source)
     if is_image_folder(source) and not tables:
         raise BadSetting(f"{source} is a folder of images by class: training reads it as it is")

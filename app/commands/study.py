@@ -12,18 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
+from app.commands.shown import HEADLINES
 from app.commands.simulate import cores
-from app.commands.watching import HEADLINES
 from app.study.collect import collect, read_scores
 from app.study.compare import Line, lines_of
 from app.study.figures import draw_figures
 from app.study.memory import free_memory, jobs_for
 from app.study.plan import PRESETS, Run, Study, read_study, runs_of
-from app.study.runner import alone_in, finished_result, run_all
+from app.study.runner import finished_result, run_all
 from app.study.tables import cell, write_tables
-from fl_core.checkpoint import write_atomically
 from fl_core.models import MODELS
 from mammofed.errors import TrainingFailed
+from mammofed.files import held, write_atomically
 
 PLAIN_EVERY = 60.0  # seconds between lines while runs train, where there is no terminal
 
@@ -89,7 +89,7 @@ def listed(text: str | None, kind: type[str] | type[float] | type[int]) -> list[
 def carry_out(study: Study, out: Path, jobs: int | None) -> None:
     """Train what is left, then compare all that is there; a run without a result is an error at the end."""
     runs = runs_of(study)
-    with alone_in(out):
+    with held(out, "study"):
         left = tuple(run for run in runs if finished_result(out / run.name, run) is None)
         side_by_side = jobs or jobs_for(left, cores(), free_memory())
         watching = StudyWatching(runs, left, side_by_side)
@@ -164,7 +164,9 @@ class StudyWatching:
     def ended(self, run: Run, outcome: str) -> None:
         """The run is over; one that diverged will train no more either."""
         self.over += 1
-        self.first.setdefault(run.name, 0)
+        first = self.first.get(run.name, 0)
+        left_out = run.iterations - self.done.get(run.name, first)
+        self.first[run.name] = first + left_out  # what was not trained took no time
         self.done[run.name] = run.iterations
         self.show()
         self.say(f"{run.name}: {outcome}; {self.headline()}, {self.left()}")

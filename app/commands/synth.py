@@ -10,7 +10,11 @@ from rich.progress import track
 from synthetic.gallery import save_gallery
 from synthetic.studies import StudySettings, write_studies
 
-app = typer.Typer(no_args_is_help=True, help="Make synthetic mammograms: no data are needed, no patient exists.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Make synthetic mammograms: no data are needed, no patient exists.",
+)
 
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same images, bit for bit.")]
 

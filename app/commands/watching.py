@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from app.commands.shown import HEADLINES, shown
 from fl_core.plan import Plan
 from fl_core.rounds import Moment
-
-HEADLINES = {"accuracy": "accuracy", "auc_ovo": "one-vs-one AUC", "auc_ovr": "one-vs-rest AUC"}
 
 
 class Watching:
@@ -58,11 +57,6 @@ class Watching:
             table.add_row(name, shown(final[key]["value"]), interval(final[key]))
         self.console.print(table)
         self.console.print(f"written: {out / 'result.json'}, {out / 'model.safetensors'}", soft_wrap=True)
-
-
-def shown(value: float | None) -> str:
-    """Three digits, or what stands for a metric that is not defined."""
-    return "–" if value is None else f"{value:.3f}"
 
 
 def interval(metric: Mapping[str, float | None]) -> str:

@@ -15,8 +15,8 @@ from app.study.collect import Record
 from app.study.compare import Line, Place, own_models, places_of
 from app.study.palette import Mark, mark_of
 from app.study.plan import Row, Study
-from fl_core.checkpoint import write_atomically
 from fl_core.intervals import HEADLINES, Headline
+from mammofed.files import write_atomically
 
 TITLES: dict[Headline, str] = {
     "accuracy": "Accuracy",

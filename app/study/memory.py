@@ -32,8 +32,13 @@ def on_gpu(device: str) -> bool:
 
 
 def representatives(runs: tuple[Run, ...]) -> list[Run]:
-    """The runs with the largest batch in one process: those with pooled data, or else any."""
-    return [run for run in runs if run.plan.row.pooled][:1] or list(runs[:1])
+    """A run that has the batches of all sites in one process, and one that has not."""
+    return list({at_once(run): run for run in runs}.values())
+
+
+def at_once(run: Run) -> bool:
+    """Whether the batches of all sites are in one process at a time: pooled, or met layer by layer."""
+    return run.plan.row.pooled or run.plan.row.meets_layerwise
 
 
 def estimate(run: Run) -> float:
@@ -41,7 +46,7 @@ def estimate(run: Run) -> float:
     channels, size = 1, run.data.image_size if run.data.data == "synthetic" else 32
     model = build_model(run.plan.model, channels, CLASSES, 0)
     outputs = output_sizes(model, channels, size)
-    batch = run.plan.batch * (run.data.sites if run.plan.row.pooled else 1)
+    batch = run.plan.batch * (run.data.sites if at_once(run) else 1)
     training = 2 * batch * sum(outputs)  # kept for the backward pass, and as much again for gradients and copies
     testing = 4 * BATCH * max(outputs)
     model_size = sum(parameter.numel() for parameter in model.parameters())

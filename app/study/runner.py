@@ -3,11 +3,8 @@
 import fcntl
 import json
 import multiprocessing
-import os
 import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -18,6 +15,7 @@ from app.simulation import Simulation, simulate
 from app.study.plan import Run
 from fl_core.rounds import Moment
 from mammofed.errors import BadSetting, MammofedError, TrainingFailed
+from mammofed.processes import leave_with_parent
 
 
 class Watch(Protocol):
@@ -50,18 +48,6 @@ def finished_result(folder: Path, run: Run) -> dict[str, Any] | None:
         return None
     whole = result["error"] is not None or (folder / "scores.npz").exists()
     return result if whole and result["configuration"] == run.configuration else None
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder against a second study; a killed process holds nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadSetting(f"another study is at work in {folder}: wait for it, or use another --out") from error
-        yield
 
 
 def run_all(runs: Sequence[Run], out: Path, jobs: int, resamples: int, watch: Watch) -> list[Run]:
@@ -124,7 +110,7 @@ def close(worker: Worker, out: Path, watch: Watch) -> list[Run]:
 def work(run: Run, folder: Path, resamples: int, messages: Connection) -> None:
     """In the run's process: train from where the folder stands; a refusal is told as a string."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process ends this one
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    leave_with_parent()
     folder.mkdir(parents=True, exist_ok=True)
 
     def watch(moment: Moment) -> None:
@@ -139,11 +125,3 @@ def work(run: Run, folder: Path, resamples: int, messages: Connection) -> None:
             pass  # result.json says so
         except MammofedError as error:
             messages.send(str(error))
-
-
-def leave_with_parent() -> None:
-    """End this process when the study's process is gone, however it went."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

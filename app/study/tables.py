@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from app.study.compare import Line
-from fl_core.checkpoint import write_atomically
 from fl_core.intervals import HEADLINES
+from mammofed.files import write_atomically
 
 
 def write_tables(out: Path, lines: Sequence[Line]) -> list[Path]:

@@ -60,6 +60,11 @@ def test_a_run_writes_result_and_model(digits: Path, tmp_path: Path) -> None:
     for metric in ("accuracy", "auc_ovo", "auc_ovr"):
         final = result["final"][metric]
         assert final["low"] <= final["value"] <= final["high"]
+    for record in result["rounds"]:
+        own = record["test"]["sites"]
+        assert own.keys() == {"site-1", "site-2"}
+        for accuracy in (part["accuracy"] for part in own.values()):
+            assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
     assert result["versions"]["torch"].startswith("2.13")
     assert result["seconds"] > 0
     tensors = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")

@@ -3,11 +3,13 @@
 import csv
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ import typer
 from typer.testing import CliRunner
 
 from app.commands import study as study_command
+from app.commands.study import StudyWatching
 from app.simulation import Simulation, simulate
 from app.study.collect import read_scores
-from app.study.plan import read_study, runs_of
-from app.study.runner import alone_in
+from app.study.plan import Run, read_study, runs_of
 from fl_core.intervals import HEADLINES, paired_p_value
-from mammofed.errors import BadSetting, MammofedError
+from mammofed.errors import BadSetting, MammofedError, TrainingFailed
+from mammofed.files import held
 
 app = typer.Typer()
 app.command()(study_command.command)
@@ -161,7 +164,7 @@ def test_scores_of_a_run_cut_before_its_result_are_taken_again(tiny: Path, tmp_p
 
 
 def test_two_studies_do_not_share_a_folder(tiny: Path) -> None:
-    with alone_in(tiny):
+    with held(tiny, "study"):
         done = run(tiny.parent / "tiny.toml", "--out", tiny)
     assert "another study" in str(done.exception)
 
@@ -203,6 +206,53 @@ def test_a_killed_study_goes_on_to_the_same_results(tiny: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert [path.stat().st_mtime_ns for path in kept] == before
     assert untimed(read(tmp_path / "cut")) == untimed(read(tiny))
+
+
+def end_when_started(row: str) -> Callable[[StudyWatching, Run], None]:
+    """What a study is told of a started run, with an end by force for the process of one row."""
+
+    def started(watching: StudyWatching, run: Run) -> None:
+        if run.row.name == row:
+            (process,) = [child for child in multiprocessing.active_children() if child.name == run.name]
+            process.kill()  # as the kernel does when memory runs out
+
+    return started
+
+
+def test_a_run_whose_process_dies_is_missing_until_the_next_command(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (tiny.parent / "tiny.toml", "--out", tmp_path, "--jobs", 2)
+    run(*words, "--rounds", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(StudyWatching, "started", end_when_started("fedavg"))
+        ended = run(*words)
+    assert isinstance(ended.exception, TrainingFailed)
+    assert "1 of 5 runs have no result (fedavg-p1-E2-seed0)" in str(ended.exception)
+    assert "fedavg-p1-E2-seed0: its process ended with code -9" in ended.output
+    status = {record["row"]: record["status"] for record in read(tmp_path)["runs"]}
+    assert status.pop("fedavg") == "missing"
+    assert status.pop("fedavg, γ 1e30") == "diverged"
+    assert set(status.values()) == {"finished"}
+    gaps = {row["row"]: row["accuracy"] for row in table(tmp_path / "gap-recovered.csv")}
+    assert gaps["bn-scaffold-std"] == "no reference"
+    first_round = tmp_path / "fedavg-p1-E2-seed0" / "state" / "rounds" / "000001.json"
+    before = first_round.stat().st_mtime_ns
+    assert run(*words).exit_code == 0
+    assert first_round.stat().st_mtime_ns == before
+    assert untimed(read(tmp_path)) == untimed(read(tiny))
+
+
+def test_a_run_that_diverged_does_not_shorten_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = read_study(
+        None, "heterogeneity", {"algorithms": ["fedavg", "bn-scaffold"], "skews": [1.0], "rounds": 10}
+    )
+    fedavg, diverging = runs_of(study)
+    watching = StudyWatching((fedavg, diverging), (fedavg, diverging), 1)
+    monkeypatch.setattr("app.commands.study.time.monotonic", lambda: watching.began + 120)
+    watching.moved(diverging, diverging.plan.local_steps)
+    watching.ended(diverging, "diverged")
+    assert watching.left() == "time left: 20 min"  # one round of ten took two minutes
 
 
 def test_seeds_are_averaged_and_compared_by_welch(tmp_path: Path) -> None:

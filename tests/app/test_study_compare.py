@@ -148,3 +148,11 @@ def test_runs_share_the_machine_by_cores_and_memory() -> None:
     assert jobs_for(small, cores=8, free=2.2 * estimate(small[0])) == 1
     assert jobs_for(small, cores=8, free=1e6) == 1
     assert jobs_for((), cores=8, free=64e9) == 1
+
+
+def test_sites_that_meet_in_every_layer_take_memory_at_once() -> None:
+    rows = {"algorithms": ["fedavg", "fedtan"], "device": "cpu"}
+    two, four = (runs_of(read_study(None, "algorithms", {**rows, "sites": sites})) for sites in (2, 4))
+    assert estimate(two[1]) > estimate(two[0])
+    assert estimate(four[1]) - estimate(two[1]) > estimate(four[0]) - estimate(two[0])
+    assert jobs_for(two, cores=2, free=2.2 * estimate(two[0]) / 0.85) == 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fl_core import checkpoint as module
 from fl_core.checkpoint import Checkpoint, DamagedCheckpoint, read_latest, read_records, write_checkpoint
 from fl_core.state import ServerState, SiteState, Update
-from fl_core.wire import pack, unpack
+from fl_core.wire import pack, tensor_parts, unpack, unpack_file
 from mammofed.errors import BadData
 from tests.fl_core.killable import ROUNDS, train_tiny
 from tests.laws.toy import assert_same
@@ -49,10 +49,82 @@ def test_packing_round_trips(model: Any, c: Any, k: Any, number: int, loss: floa
     assert pack(got) == pack(update)
 
 
+def test_a_file_is_used_where_it_lies(tmp_path: Path) -> None:
+    model = {
+        "bias": torch.randn(5),
+        "counter": torch.tensor(7),
+        "half": torch.randn(3).half(),
+        "w": torch.randn(3, 4),
+    }
+    update = Update("a", 1, 3, 2, 0.5, model, {"w": torch.randn(3, 4)}, {})
+    path = tmp_path / "update"
+    path.write_bytes(pack(update))
+    got = unpack_file(Update, path)
+    path.unlink()
+    assert pack(got) == pack(update)
+    assert_same(got.model, model)
+    places = [tensor.data_ptr() for tensor in (*got.model.values(), *got.c.values())]
+    assert max(places) - min(places) < len(pack(update))  # one mapping, no copies
+    assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in got.model.values())
+
+
 @pytest.mark.parametrize("data", [b"", b"12345678", b"\xff" * 64, pack(SiteState())[:-1]])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BadData, match="no packed ServerState"):
         unpack(ServerState, data)
+
+
+@pytest.mark.parametrize("data", [b"", b"12345678", b"\xff" * 64, pack(SiteState())[:-1]])
+def test_a_file_of_other_bytes_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(data)
+    with pytest.raises(BadData, match="no packed ServerState"):
+        unpack_file(ServerState, tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"data_offsets": [0, 4000]},
+        {"data_offsets": [-8, 32]},
+        {"data_offsets": [8, 48]},
+        {"data_offsets": [0, 40, 80]},
+        {"shape": [-10]},
+        {"shape": [10.0]},
+        {"shape": [2**62, 2**62]},
+        {"dtype": "F64"},
+        {"dtype": "F1"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_header_that_lies_is_refused(lie: dict[str, Any], tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [10], "data_offsets": [0, 40], **lie}
+    fields = json.dumps({"round": 1, "c": {}, "k": {}})
+    text = json.dumps({"__metadata__": {"fields": fields}, "model/w": entry}).encode()
+    (tmp_path / "state").write_bytes(len(text).to_bytes(8, "little") + text + bytes(40))
+    with pytest.raises(BadData, match="no packed ServerState"):
+        unpack_file(ServerState, tmp_path / "state")
+
+
+@pytest.mark.parametrize("fields", ["5", "[]", '{"round": 1, "other": 2}'])
+def test_other_fields_are_refused(fields: str) -> None:
+    with pytest.raises(BadData, match="ServerState"):
+        unpack(ServerState, b"".join(tensor_parts({}, {"fields": fields})))
+
+
+def test_site_states_are_read_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path, moment(1))
+    read: list[type] = []
+
+    def seen(kind: Any, data: bytes) -> Any:
+        read.append(kind)
+        return unpack(kind, data)
+
+    monkeypatch.setattr(module, "unpack", seen)
+    got = read_latest(tmp_path)
+    assert read == [ServerState]
+    assert_is(got, 1)
+    assert SiteState in read
 
 
 def moment(number: int) -> Checkpoint:

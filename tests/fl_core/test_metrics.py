@@ -15,6 +15,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from fl_core.evaluate import Evaluation, Scored, report
 from fl_core.intervals import as_json, bootstrap
 from fl_core.metrics import Floats, Ints, point_metrics, rank, weighted_headline, withhold
 from mammofed.errors import BadData
@@ -83,6 +84,13 @@ def test_two_classes_have_one_auc() -> None:
     second = np.array([0.125, 0.5, 0.5, 0.25, 0.75])  # pairs won: 2, of three: 1/2 + 0 + 1
     found = point_metrics(np.stack([1 - second, second], axis=1), labels)
     assert found.auc_ovo == found.auc_ovr == pytest.approx((3 + 1.5) / 6)
+
+
+def test_two_classes_are_ranked_as_scikit_learn_ranks_them_where_rounding_ties() -> None:
+    labels = np.array([0, 1, 0, 1])
+    second = np.array([1e-18, 2e-18, 3e-18, 4e-18])  # 1 − p is 1 for all of them
+    found = point_metrics(np.stack([1 - second, second], axis=1), labels)
+    assert found.auc_ovo == found.auc_ovr == pytest.approx(roc_auc_score(labels, second), abs=1e-12)
 
 
 def test_equal_scores_are_worth_one_half_for_every_class() -> None:
@@ -211,3 +219,15 @@ def test_scores_that_are_no_probabilities_of_the_labels_raise(
 ) -> None:
     with pytest.raises(BadData, match=named):
         point_metrics(np.array(scores), np.array(labels))
+
+
+def test_the_report_withholds_small_classes_of_a_site() -> None:
+    scores, labels = scored(2, n=400, classes=3)
+    rare = np.flatnonzero(labels == 1)
+    absent = np.delete(np.arange(400), rare)
+    small, none = (Scored(scores[rows], labels[rows]) for rows in (np.append(absent, rare[:9]), absent))
+    whole = Scored(scores, labels)
+    shown, empty = (report(Evaluation({"a": part, "b": whole}, {}), 50, 0)["sites"] for part in (small, none))
+    assert shown == empty
+    assert shown["a"]["auc_ovo"]["value"] is None
+    assert shown["b"]["auc_ovo"]["value"] is not None

@@ -1,5 +1,6 @@
 """Rounds on one machine: equal results however the sites are run, and errors that name site, tensor and step."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_core.checkpoint import read_latest
+from fl_core.checkpoint import FolderLedger, read_latest
 from fl_core.data import ArrayPatches, Images, SiteData
 from fl_core.exchange import Meeting
 from fl_core.family import ALGORITHMS
@@ -82,7 +83,7 @@ def test_a_site_that_fails_leaves_the_last_good_round(tmp_path: Path) -> None:
     wild = replace(BOB, train=Wild(BOB.train, from_read=6))  # two rounds of three steps are fine
     federation = Federation(plan("bn-scaffold", rounds=9), tiny_net, (ALICE, wild))
     with pytest.raises(TrainingFailed, match="site 'b', round 3, step 1: the loss is not finite"):
-        for _ in run_rounds(federation, lambda evaluation: {}, tmp_path):
+        for _ in run_rounds(federation, lambda evaluation: {}, FolderLedger(tmp_path)):
             pass
     kept = read_latest(tmp_path)
     assert kept is not None
@@ -116,7 +117,7 @@ def test_a_site_that_fails_in_a_meeting_keeps_nobody_waiting() -> None:
 def test_another_run_is_not_continued(tmp_path: Path) -> None:
     def go(seed: int, sites: tuple[SiteData, ...] = DIFFERENT) -> None:
         planned = plan("fedavg", rounds=1, seed=seed, schedule=Schedule(0.1, milestones=(2,), factor=0.5))
-        for _ in run_rounds(Federation(planned, tiny_net, sites), lambda evaluation: {}, tmp_path):
+        for _ in run_rounds(Federation(planned, tiny_net, sites), lambda evaluation: {}, FolderLedger(tmp_path)):
             pass
 
     go(0)
@@ -132,7 +133,7 @@ def test_a_resumed_run_ends_bit_identical(name: str, tmp_path: Path) -> None:
     whole = train(DIFFERENT, plan(name, rounds=4))
     for rounds in (2, 4):
         federation = Federation(plan(name, rounds=rounds), tiny_net, DIFFERENT)
-        *_, last = run_rounds(federation, lambda evaluation: {}, tmp_path)
+        *_, last = run_rounds(federation, lambda evaluation: {}, FolderLedger(tmp_path))
     assert pack(last.server) == pack(whole.server)
     assert {n: pack(s) for n, s in last.states.items()} == {n: pack(s) for n, s in whole.states.items()}
 
@@ -158,3 +159,24 @@ def test_rows_with_private_tensors_are_scored_by_one_model_a_site(name: str) -> 
     own, other = (last.evaluation.by_site_model[site].scores[:12] for site in ("a", "b"))
     assert np.array_equal(own, last.evaluation.by_site["a"].scores)
     assert not np.array_equal(own, other)
+
+
+def present_in(*rounds: frozenset[str]) -> Iterator[frozenset[str]]:
+    yield from rounds
+
+
+@pytest.mark.parametrize("name", ["scaffold", "bn-scaffold", "fedbn+scaffold", "fedavg"])
+def test_a_site_that_stays_away_keeps_its_variates_and_the_sums_hold(name: str) -> None:
+    all_three, without_s1 = frozenset({"s0", "s1", "s2"}), frozenset({"s0", "s2"})
+    calls = present_in(all_three, without_s1, all_three)
+    federation = Federation(plan(name, rounds=3, local_steps=2, batch=4), SMALL, THREE)
+    first, second, third = run_rounds(federation, lambda evaluation: {}, present=lambda: next(calls))
+    assert [update.site for update in second.updates] == ["s0", "s2"]
+    assert pack(second.states["s1"]) == pack(first.states["s1"])
+    assert third.states["s1"].batches == 4  # two rounds of two steps
+    total = sum(site.patches for site in THREE)
+    for moment in (second, third):
+        for group in ("c", "k"):
+            for weight, tensor in getattr(moment.server, group).items():
+                parts = [getattr(moment.states[s.name], group)[weight].double() * s.patches / total for s in THREE]
+                torch.testing.assert_close(tensor.double(), sum(parts, torch.zeros(())), rtol=1e-4, atol=1e-6)

@@ -5,12 +5,13 @@ from pathlib import Path
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset, dcmwrite
+from pydicom import Dataset, dcmread, dcmwrite
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
     JPEG2000,
     UID,
+    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
@@ -27,7 +28,8 @@ from pydicom.uid import (
 
 MG_PRESENTATION = "1.2.840.10008.5.1.4.1.1.1.2"
 NATIVE = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian)
-LOSSLESS = (*NATIVE, RLELossless, JPEGLossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
+PLAIN = (*NATIVE, DeflatedExplicitVRLittleEndian)
+LOSSLESS = (*PLAIN, RLELossless, JPEGLossless, JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless)
 LOSSY = (JPEGBaseline8Bit, JPEGExtended12Bit, JPEGLSNearLossless, JPEG2000)
 
 
@@ -112,7 +114,7 @@ def save(
         dataset.compress(RLELossless)
     elif syntax == ExplicitVRBigEndian:
         dataset.PixelData = words.astype(words.dtype.newbyteorder(">")).tobytes()
-    elif syntax not in NATIVE:
+    elif syntax not in PLAIN:
         dataset.PixelData = encapsulate([encode(frame, syntax, bits) for frame in frames])
         dataset["PixelData"].is_undefined_length = True
         dataset["PixelData"].VR = "OB"
@@ -120,6 +122,14 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     native = {"implicit_vr": syntax == ImplicitVRLittleEndian, "little_endian": syntax != ExplicitVRBigEndian}
     dcmwrite(path, dataset, enforce_file_format=True, **native)
+    return path
+
+
+def claim(path: Path, syntax: str) -> Path:
+    """Let a compressed file say that it has another transfer syntax."""
+    dataset = dcmread(path)
+    dataset.file_meta.TransferSyntaxUID = UID(syntax)
+    dataset.save_as(path)
     return path
 
 

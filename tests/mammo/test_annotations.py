@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mammo.annotations import CLASSES, Box, read_annotations, read_table, split_of
+from mammo.annotations import CLASSES, Box, find_tables, read_annotations, read_table, split_of
 from mammo.errors import BadAnnotation
-from mammo.extract import find_mask
+from mammo.extract import Extraction, extract
+from mammo.lesions import find_mask
+from mammo.patches import Sampling
 from tests.mammo.files import breast, save
 
 MASS_HEADER = (
@@ -79,6 +81,16 @@ def test_the_mask_is_told_by_its_content(tmp_path: Path) -> None:
         find_mask(tmp_path / "Mass-Training_P_00001_LEFT_CC_1", (5, 5))
 
 
+def test_an_unreadable_crop_hides_no_mask(tmp_path: Path) -> None:
+    cbis_folder(tmp_path)
+    folder = tmp_path / "Mass-Training_P_00001_LEFT_CC_1"
+    (folder / "1.2/3.4/000000.dcm").write_bytes(b"")
+    assert find_mask(folder, (96, 64)).sum() == 150
+    (folder / "1.2/3.4/000001.dcm").write_bytes(b"")
+    with pytest.raises(BadAnnotation, match="2 unreadable"):
+        find_mask(folder, (96, 64))
+
+
 def test_cbis_rows_that_point_nowhere_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
     tables = cbis_folder(tmp_path)
     with tables[0].open("a") as table:
@@ -88,6 +100,72 @@ def test_cbis_rows_that_point_nowhere_are_refused_and_the_rest_goes_on(tmp_path:
     assert [one.error for one in annotations.refused] == ["BadAnnotation"] * 2
     assert "P_00009" in annotations.refused[0].reason
     assert "UNKNOWN" in annotations.refused[1].reason
+
+
+def view_in_both_tables(root: Path) -> list[Path]:
+    """One view whose mass only the one table knows, and whose calcifications, below it, only the other."""
+    tables = [root / "mass.csv", root / "calc.csv"]
+    places = {"mass": slice(20, 40), "calcification": slice(48, 76)}
+    for table, header, (kind, place) in zip(tables, (MASS_HEADER, CALC_HEADER), places.items(), strict=True):
+        table.write_bytes((header + cbis_row("P_00001", kind, 1, "BENIGN")).encode())
+        top = root / f"{'Mass' if kind == 'mass' else 'Calc'}-Training_P_00001_LEFT_CC"
+        save(top / "1.2.3/4.5.6/000000.dcm", breast())
+        mask = np.zeros((96, 64), np.uint8)
+        mask[place, 4:40] = 255
+        save(root / f"{top.name}_1/1.2/3.4/000001.dcm", mask, bits=8)
+    return tables
+
+
+MANY = Extraction(Sampling(patch=8, per_lesion=100))
+
+
+def inside(row: dict[str, int], rows: slice) -> float:
+    """Share of a patch of 8 pixels that lies in these rows and in columns 4 to 40."""
+    high = min(row["row"] + 4, rows.stop) - max(row["row"] - 4, rows.start)
+    wide = min(row["column"] + 4, 40) - max(row["column"] - 4, 4)
+    return float(max(0, high) * max(0, wide) / 64)
+
+
+def test_background_keeps_off_lesions_that_only_the_other_table_names(tmp_path: Path) -> None:
+    tables = view_in_both_tables(tmp_path)
+    (alone,) = read_annotations(tmp_path, tables[:1]).images
+    for image, own in zip(read_annotations(tmp_path, tables).images, ("mass_benign", "calc_benign"), strict=True):
+        rows = extract(image, MANY).rows
+        assert {row["class"] for row in rows} == {"background", own}
+        background = [row for row in rows if row["class"] == "background"]
+        assert len(background) == 100
+        assert all(max(inside(row, slice(20, 40)), inside(row, slice(48, 76))) <= 0.35 for row in background)
+    assert any(
+        inside(row, slice(48, 76)) > 0.35 for row in extract(alone, MANY).rows
+    )  # so the other table matters
+
+
+@pytest.mark.parametrize("left_out", ["Calc-Training_P_00001_LEFT_CC", "Calc-Training_P_00001_LEFT_CC_1"])
+def test_a_lesion_that_is_named_and_not_found_leaves_no_background(left_out: str, tmp_path: Path) -> None:
+    tables = view_in_both_tables(tmp_path)
+    (tmp_path / left_out).rename(tmp_path / "elsewhere")
+    (image,) = read_annotations(tmp_path, tables).images
+    assert {row["class"] for row in extract(image, MANY).rows} == {"mass_benign"}
+
+
+def test_a_mask_of_another_size_leaves_no_background(tmp_path: Path) -> None:
+    tables = view_in_both_tables(tmp_path)
+    save(tmp_path / "Calc-Training_P_00001_LEFT_CC_1/1.2/3.4/000001.dcm", np.eye(50, dtype=np.uint8), bits=8)
+    mass, _ = read_annotations(tmp_path, tables).images
+    assert {row["class"] for row in extract(mass, MANY).rows} == {"mass_benign"}
+
+
+def test_a_lesion_without_mask_costs_itself_and_the_background_alone(tmp_path: Path) -> None:
+    tables = cbis_folder(tmp_path)
+    lost = tmp_path / "Mass-Training_P_00001_LEFT_CC_2/1.2/3.4"
+    for path in lost.iterdir():
+        path.unlink()
+    image = read_annotations(tmp_path, tables).images[0]
+    extracted = extract(image, MANY)
+    assert {row["class"] for row in extracted.rows} == {"mass_malignant"}
+    (refused,) = extracted.lost
+    assert refused.name == "Mass-Training_P_00001_LEFT_CC lesion Mass-Training_P_00001_LEFT_CC_2"
+    assert "no mask" in refused.reason
 
 
 def boxes(root: Path, text: str) -> Path:
@@ -153,6 +231,16 @@ def test_a_table_of_neither_kind_raises(tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00path")
     with pytest.raises(BadAnnotation, match="UTF-8"):
         read_annotations(tmp_path, [tmp_path / "bytes.csv"])
+
+
+def test_an_unrelated_table_is_left_whatever_it_is_written_in(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("Ärztin,Größe\nMüller,3\n".encode("latin-1"))
+    (tmp_path / "b.csv").mkdir()
+    table = boxes(tmp_path, "\ufeff" + HEADER + "a.dcm,1,mass,benign,1,1,5,5,ann,\n")
+    assert find_tables(tmp_path) == [table]
+    table.write_bytes((HEADER + "a.dcm,1,mass,benign,1,1,5,5,Jürgen,\n").encode("latin-1"))
+    with pytest.raises(BadAnnotation, match="UTF-8"):  # its lesions are wanted: it is not left in silence
+        read_annotations(tmp_path, find_tables(tmp_path))
 
 
 def test_the_split_depends_on_the_patient_alone() -> None:

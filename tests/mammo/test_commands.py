@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from app.commands.inspect import inspect
 from app.commands.patches import patches
+from mammo.errors import BadStore
 from mammo.store import open_store
 from mammofed.errors import BadSetting, MammofedError
 from tests.mammo.files import breast, save
@@ -46,6 +47,21 @@ def test_patches_makes_a_store_and_says_what_is_in_it(tmp_path: Path) -> None:
         run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 64)
 
 
+def test_nothing_usable_names_the_reasons_and_binds_to_no_settings(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 1)
+    whole = (tmp_path / "in" / "0.dcm").read_bytes()
+    (tmp_path / "in" / "0.dcm").write_bytes(b"")
+    words = ("patches", tmp_path / "in", "--out", tmp_path / "out", "--workers", 1, "--per-lesion", 4)
+    with pytest.raises(BadStore, match=r"0\.dcm: the file is empty"):
+        run(*words)
+    with pytest.raises(BadSetting, match="not finished"):
+        run("inspect", tmp_path / "out")
+    (tmp_path / "in" / "0.dcm").write_bytes(whole)
+    assert "8 patches" in run(*words, "--patch", 32).stdout
+    with pytest.raises(BadSetting, match="no folder"):
+        run("patches", tmp_path / "nowhere", "--out", tmp_path / "other")
+
+
 def test_patches_reads_cbis_ddsm_as_it_is(tmp_path: Path) -> None:
     cbis_folder(tmp_path / "in")
     words = ("--patch", 16, "--per-lesion", 4, "--workers", 1)
@@ -77,18 +93,29 @@ def test_a_table_of_another_kind_in_the_folder_is_left(tmp_path: Path) -> None:
 
 
 def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:
-    save(tmp_path / "a.dcm", breast())
+    annotated_folder(tmp_path, 4)
     clean = run("inspect", tmp_path, "--json", "--workers", 1)
     assert clean.exit_code == 0
-    assert json.loads(clean.stdout)["counts"]["view"] == {"CC": 1}
+    assert json.loads(clean.stdout)["counts"]["view"] == {"CC": 4}
     save(tmp_path / "b.dcm", breast(), PatientIdentityRemoved=None, PatientName="Secret^Name")
     warned = run("inspect", tmp_path, "--html", tmp_path / "report.html", "--workers", 1)
     assert warned.exit_code == 1
     assert "filled: PatientName" in warned.stdout
     assert "Secret" not in warned.output + (tmp_path / "report.html").read_text()
-    (tmp_path / "a.dcm").unlink()
-    (tmp_path / "b.dcm").write_bytes(b"")
+    for path in tmp_path.glob("*.dcm"):
+        path.write_bytes(b"")
     assert run("inspect", tmp_path, "--workers", 1).exit_code == 2
+
+
+def test_patient_folders_are_no_classes(tmp_path: Path) -> None:
+    for name in ("PAT1", "PAT2"):
+        save(tmp_path / name / "a.dcm", breast(), PatientIdentityRemoved=None, PatientName="Secret^Name")
+    result = run("inspect", tmp_path, "--json", "--workers", 1)
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["unit"]) == (1, "files")
+    assert report["identity"]["filled: PatientName"] == 2
+    with pytest.raises(BadSetting, match="no annotation table"):
+        run("patches", tmp_path, "--out", tmp_path / "out")
 
 
 def test_inspect_with_a_table_draws_a_gallery_by_class(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from pydicom import Dataset, dcmread
 from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
 from mammo.dicom import grey, load, modality_values
 from mammo.errors import BadLut, NoSuchVoi
-from mammo.lut import Lut, Pipeline, Rescale, Window, apply_window, grey_table, look_up, render
+from mammo.lut import LEVELS, Lut, Pipeline, Rescale, Window, apply_window, as_words, grey_table, look_up, render
 from mammo.style import NO_STYLE, Style, parse_style
 from tests.mammo.files import breast, lut_item, save
 
@@ -169,10 +170,23 @@ def test_the_table_is_the_formula_bit_for_bit(pipeline: Pipeline, voi: str, styl
     assert image.max() <= 1
 
 
-def test_a_large_image_is_looked_up_in_pieces_without_a_seam() -> None:
-    words = np.arange(70_000, dtype=np.uint16).reshape(700, 100)
-    table = np.random.default_rng(0).random(65536).astype(np.float32)
-    np.testing.assert_array_equal(look_up(table, words), table[words])
+@pytest.mark.parametrize("words", [np.arange(70_000, dtype=np.uint16), np.arange(256, dtype=np.uint8)])
+@pytest.mark.parametrize("level", [np.float32, np.uint16])
+def test_every_word_finds_its_entry(
+    words: NDArray[np.unsignedinteger], level: type[np.float32 | np.uint16]
+) -> None:
+    words = words.reshape(-1, 8)
+    table = (np.random.default_rng(0).random(2 ** (8 * words.itemsize)) * 60_000).astype(level)
+    found = look_up(table, words)
+    np.testing.assert_array_equal(found, table[words])
+    assert found.dtype == level
+    found[:] = 0  # the image is the caller's own
+    np.testing.assert_array_equal(look_up(table, words[:, ::3]), table[words[:, ::3]])
+
+
+def test_grey_levels_of_16_bits_are_the_rounded_ones() -> None:
+    grey = np.array([0, 0.4 / LEVELS, 0.6 / LEVELS, 0.5, 1], np.float32)
+    assert as_words(grey).tolist() == [0, 0, 1, 32768, 65535]
 
 
 LIES: list[dict[str, Any]] = [

@@ -84,12 +84,12 @@ def test_background_overlaps_no_lesion_and_hard_negatives_are_near() -> None:
 def test_half_of_the_background_are_hard_negatives() -> None:
     roi = make_roi(disc((400, 300), 200, 90, 20))
     assert roi is not None
-    drawn = sample([roi], np.ones((400, 300), np.bool_), Sampling(patch=32), np.random.default_rng(0))
+    drawn = sample([roi], [], np.ones((400, 300), np.bool_), Sampling(patch=32), np.random.default_rng(0))
     assert [(place, len(centres)) for place, centres in drawn] == [(0, 30), (None, 15), (None, 15)]
 
 
 def test_an_image_without_tissue_gives_nothing() -> None:
-    drawn = sample([], np.zeros((400, 300), np.bool_), Sampling(patch=32), np.random.default_rng(0))
+    drawn = sample([], [], np.zeros((400, 300), np.bool_), Sampling(patch=32), np.random.default_rng(0))
     assert sum(len(centres) for _, centres in drawn) == 0
 
 
@@ -132,9 +132,9 @@ HOW = Extraction(Sampling(patch=32, per_lesion=10))
 
 def test_extraction_is_the_same_from_the_same_seed(tmp_path: Path) -> None:
     image = annotated(tmp_path, LESION)
-    patches, rows = extract(image, HOW)
-    again, same = extract(image, HOW)
-    other, _ = extract(image, Extraction(Sampling(patch=32, per_lesion=10, seed=1)))
+    patches, rows, _ = extract(image, HOW)
+    again, same, _ = extract(image, HOW)
+    other, *_ = extract(image, Extraction(Sampling(patch=32, per_lesion=10, seed=1)))
     np.testing.assert_array_equal(patches, again)
     assert rows == same
     assert not np.array_equal(patches, other)
@@ -146,15 +146,15 @@ def test_the_style_is_applied_to_a_share_of_the_images(tmp_path: Path) -> None:
     image = annotated(tmp_path, LESION)
     how = [Extraction(Sampling(patch=32), style=parse_style("sigmoid:0.3:0.2"), p=p) for p in (0, 1)]
     plain, styled = (extract(image, one) for one in how)
-    assert {row["style"] for row in plain[1]} == {"none"}
-    assert {row["style"] for row in styled[1]} == {"sigmoid:0.3:0.2"}
-    assert [(r["row"], r["column"]) for r in plain[1]] == [(r["row"], r["column"]) for r in styled[1]]
-    assert not np.array_equal(plain[0], styled[0])
+    assert {row["style"] for row in plain.rows} == {"none"}
+    assert {row["style"] for row in styled.rows} == {"sigmoid:0.3:0.2"}
+    assert [(r["row"], r["column"]) for r in plain.rows] == [(r["row"], r["column"]) for r in styled.rows]
+    assert not np.array_equal(plain.patches, styled.patches)
 
 
 def test_a_patch_is_the_image_at_its_place(tmp_path: Path) -> None:
     image = annotated(tmp_path, LESION)
-    patches, rows = extract(image, HOW)
+    patches, rows, _ = extract(image, HOW)
     grey = breast(400, 300) / 4095
     expected = cut(grey, np.array([rows[0]["row"], rows[0]["column"]]), 32)
     np.testing.assert_allclose(patches[0] / 65535, expected, atol=1e-5)

@@ -63,6 +63,30 @@ def test_what_is_no_folder_by_class_raises(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
+def test_folders_of_dicom_files_under_other_names_are_patients_not_classes(tmp_path: Path) -> None:
+    for name in ("PAT1", "PAT2"):
+        save(tmp_path / name / "a.dcm", breast())
+    assert not is_image_folder(tmp_path)
+    with pytest.raises(BadData, match="PAT1"):
+        open_folder(tmp_path)
+
+
+def test_a_broken_first_picture_stops_no_folder(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "in")
+    (root / "background" / "0.png").write_bytes(b"")
+    (root / "background" / "1.png").symlink_to(tmp_path / "nowhere")
+    source = open_folder(root)
+    assert source.shape == (32, 32)
+    assert source.read(np.array([2])).shape == (1, 1, 32, 32)
+    with pytest.raises(BadPixels, match=r"0\.png"):
+        source.read(np.array([0]))
+    for path in source.paths:
+        path.unlink()
+        path.write_bytes(b"")
+    with pytest.raises(BadData, match="none of its 5 pictures"):
+        open_folder(root)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a"])
 def test_a_broken_picture_raises(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(content)

@@ -1,22 +1,27 @@
 """A store is whole or absent, continues where it was, and is a patch source that stays on disk."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mammo import store
-from mammo.annotations import Annotations, read_annotations
+from mammo.annotations import AnnotatedImage, Annotations, Refused, read_annotations
 from mammo.errors import BadStore
 from mammo.extract import Extraction, build_store, extract, extract_shard, source_key
 from mammo.patches import Sampling
 from mammo.style import parse_style
 from mammofed.errors import BadSetting
+from mammofed.files import held
 from tests.mammo.files import breast, save
+from tests.mammo.test_annotations import cbis_folder
 
 HOW = Extraction(Sampling(patch=32, per_lesion=6), style=parse_style("sigmoid:0.5:0.25"), p=0.5)
 KINDS = ("mass,benign", "mass,malignant", "calc,benign", "calc,malignant")
@@ -76,15 +81,24 @@ def test_a_stopped_run_continues_to_the_same_store(tmp_path: Path) -> None:
     out = tmp_path / "stopped"
     store.start(out, HOW.as_row())
     for image in annotations.images[:3]:
-        extract_shard(image, out, HOW)
-    (out / "shards" / "half.npy.17.tmp").write_bytes(b"half")
+        extract_shard((source_key(image), image), out, HOW)
+    (out / "shards" / ".half.npy.17.writing").write_bytes(b"half")
     (out / "shards" / "orphan.npy").write_bytes(b"whole patches whose rows were never written")
+    torn = out / "shards" / f"{source_key(annotations.images[1])}.npy"
+    torn.write_bytes(torn.read_bytes()[:-2] + b"\0\0")  # as a power cut may leave it
     with pytest.raises(BadStore, match="no finished patch store"):
         store.open_store(out)
     seen: list[int] = []
     build_store(annotations, out, HOW, 1, lambda done, total: seen.append(done))
-    assert seen == [3, 4, 5, 6]
+    assert seen == [2, 3, 4, 5, 6]
     assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_one_process_at_a_time_makes_a_store(tmp_path: Path) -> None:
+    annotations, out = annotated_folder(tmp_path / "in", 1), tmp_path / "out"
+    with held(out, "test"), pytest.raises(BadSetting, match="in use by another mammofed patches"):
+        build_store(annotations, out, HOW, workers=1)
+    build_store(annotations, out, HOW, workers=1)
 
 
 KILLED = """
@@ -137,6 +151,7 @@ def test_added_images_extend_a_finished_store(tmp_path: Path) -> None:
     build_store(more, out, HOW, 1, lambda done, total: again.append(done))
     assert again == [6]
     assert {path.name.split("-")[0] for path in out.iterdir()} == {
+        ".lock",
         "manifest",
         "patches",
         "settings.json",
@@ -230,6 +245,76 @@ def test_the_key_changes_with_the_annotation(tmp_path: Path) -> None:
     assert source_key(first) != source_key(second)
 
 
+def test_the_key_changes_with_patient_and_mask_and_not_with_the_place(tmp_path: Path) -> None:
+    image = read_annotations(tmp_path / "in", cbis_folder(tmp_path / "in")).images[0]
+    key = source_key(image)
+    assert source_key(replace(image, patient="other")) != key
+    shutil.copytree(tmp_path / "in", tmp_path / "copy")
+    tables = [tmp_path / "copy" / path.name for path in sorted((tmp_path / "in").glob("mass*.csv"))]
+    assert source_key(read_annotations(tmp_path / "copy", tables).images[0]) == key
+    mask = tmp_path / "in" / "Mass-Training_P_00001_LEFT_CC_2/1.2/3.4/000000.dcm"
+    os.utime(mask, ns=(0, 0))
+    assert source_key(image) != key
+
+
+def test_a_file_that_goes_before_it_is_wanted_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    annotations = annotated_folder(tmp_path / "in", 4)
+    (tmp_path / "in" / "0.dcm").unlink()
+
+    def remove_another(done: int, total: int) -> None:
+        (tmp_path / "in" / "2.dcm").unlink(missing_ok=True)
+
+    build_store(annotations, tmp_path / "out", HOW, 1, remove_another)
+    refused = store.refused_sources(tmp_path / "out")
+    assert [(one.name, one.error) for one in refused] == [("0.dcm", "NotDicom"), ("2.dcm", "NotDicom")]
+    assert {row["source"] for row in store.open_store(tmp_path / "out").rows} == {"1.dcm", "3.dcm"}
+
+
+def test_a_file_that_changes_while_it_is_wanted_ends_no_run(tmp_path: Path) -> None:
+    annotations = annotated_folder(tmp_path / "in", 3)
+
+    def change(done: int, total: int) -> None:
+        os.utime(tmp_path / "in" / "2.dcm", ns=(0, done))
+
+    build_store(annotations, tmp_path / "out", HOW, 1, change)
+    assert len(store.open_store(tmp_path / "out").labels) == 3 * 12
+    seen: list[int] = []
+    build_store(annotations, tmp_path / "out", HOW, 1, lambda done, total: seen.append(done))
+    assert seen == [2, 3]  # the changed one is cut again
+
+
+def test_lost_lesions_are_named_in_the_store_also_when_it_is_extended(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 2)
+    table = tmp_path / "in" / "boxes.csv"
+    table.write_text(table.read_text() + "0.dcm,far,mass,benign,900,900,5,5,patient0\n")
+    annotations = read_annotations(tmp_path / "in", [table])
+    for _ in range(2):
+        build_store(annotations, tmp_path / "out", HOW, workers=1)
+        (lost,) = store.refused_sources(tmp_path / "out")
+        assert (lost.name, lost.error) == ("0.dcm lesion far", "BadAnnotation")
+    rows = [row for row in store.open_store(tmp_path / "out").rows if row["source"] == "0.dcm"]
+    assert {row["lesion"] for row in rows} == {"l0"}
+
+
+def extract_or_die(keyed: tuple[str, AnnotatedImage], folder: Path, how: Extraction) -> tuple[str, Refused | None]:
+    """Task of a worker whose decoder dies of one file."""
+    if keyed[1].name == "1.dcm":
+        os._exit(1)
+    return extract_shard(keyed, folder, how)
+
+
+def test_a_file_that_crashes_its_decoder_ends_no_later_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotations = annotated_folder(tmp_path / "in", 3)
+    monkeypatch.setattr("mammo.extract.extract_shard", extract_or_die)
+    for _ in range(2):  # the second time nothing else is left to do
+        build_store(annotations, tmp_path / "out", HOW, workers=2)
+        (refused,) = store.refused_sources(tmp_path / "out")
+        assert (refused.name, refused.error) == ("1.dcm", "BadPixels")
+    assert len(store.open_store(tmp_path / "out").labels) == 2 * 12
+
+
 def test_the_manifest_is_plain_json_with_a_pseudonym(tmp_path: Path) -> None:
     annotations = annotated_folder(tmp_path / "in", 1)
     index = build_store(annotations, tmp_path / "out", HOW, workers=1)
@@ -239,4 +324,4 @@ def test_the_manifest_is_plain_json_with_a_pseudonym(tmp_path: Path) -> None:
         *("source", "lesion", "class", "patient", "split", "style", "row", "column", "vendor", "intent")
     }
     assert "patient0" not in text
-    assert extract(annotations.images[0], HOW)[1][0] == row
+    assert extract(annotations.images[0], HOW).rows[0] == row

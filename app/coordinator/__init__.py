@@ -1,0 +1,1 @@
+"""The study lead's service: REST, rounds, sites, audit."""

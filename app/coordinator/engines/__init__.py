@@ -1,0 +1,1 @@
+"""Where rounds are trained: on this machine, or across hospitals."""

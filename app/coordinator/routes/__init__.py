@@ -1,0 +1,1 @@
+"""Routes: parse, call one function, answer a schema."""

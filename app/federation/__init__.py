@@ -1,0 +1,1 @@
+"""Rounds across hospitals: calls on sites, what is accepted of them, kits, processes; no engine is imported."""

@@ -1,0 +1,52 @@
+"""The worker's orders to the engine's job itself: hold a meeting, or bring a site's file to the worker's disk.
+
+Job and worker share the run's folder. A file that the job writes there passes no socket between them.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.federation.desk import Desk
+from app.site.parts import receive
+
+ANSWER = 20.0  # seconds without any progress after which a part is asked for again
+CallSite = Callable[[str, str, str, float], bytes]  # (site, order, text, timeout) → its answer, or any error
+
+
+def carry_out(desk: Desk, call: CallSite, order: str, content: dict[str, Any]) -> bytes:
+    """What the job itself is told."""
+    return collect(call, **content) if order == "collect" else desk.take(order, content)
+
+
+class TooLate(Exception):
+    """The time for all parts is over; how many bytes have come."""
+
+
+def collect(
+    call: CallSite, run: str, site: str, what: str, size: int, path: str, silence: float, seconds: float
+) -> bytes:
+    """Bring so many bytes of a site to disk; their digest, or that the site is late or fell silent."""
+    ends = time.monotonic() + seconds
+
+    def ask(offset: int, size: int) -> bytes:
+        if time.monotonic() > ends:
+            raise TooLate(offset)
+        text = json.dumps({"run": run, "what": what, "offset": offset, "size": size})
+        until = time.monotonic() + silence
+        while True:
+            try:
+                return call(site, "send", text, min(ANSWER, silence))
+            except Exception:  # whatever the engine raises, the part did not come
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    try:
+        return json.dumps(receive(ask, size, Path(path))).encode()
+    except Exception as error:
+        Path(path).unlink(missing_ok=True)
+        told = {"late": error.args[0]} if isinstance(error, TooLate) else {"silent": str(error)}
+        return json.dumps(told).encode()

@@ -1,0 +1,275 @@
+"""Orders of the coordinator → training and scoring at the site; only updates, metrics and counts go back.
+
+Every order is answered at once: training and scoring run in a thread, and `wait` tells how far they are. Each may
+be given twice without harm, since an answer may be lost on the way. What goes wrong is answered in words that hold
+nothing of the site's data; the site's own log says more.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from app.site.data import SiteSettings, augmentation_of, introduce, open_site
+from app.site.parts import mapped, receive
+from app.site.state import Base, Refusal, RunState, run_folder
+from fl_core.data import SiteData
+from fl_core.evaluate import Scored, headline, score
+from fl_core.exchange import Exchange
+from fl_core.local import Workplace, train_round, workplace
+from fl_core.metrics import withhold
+from fl_core.models import build_model
+from fl_core.plan import plan_from_json
+from fl_core.state import ServerState
+from fl_core.wire import packed_parts, tensor_parts, unpack_file
+from mammofed import __version__
+from mammofed.errors import MammofedError, TrainingFailed
+
+log = logging.getLogger(__name__)
+Order = dict[str, Any]
+Fetch = Callable[[str, int, int], bytes | memoryview]  # (sha256, offset, size) → a part of the model on offer
+Meet = Callable[[str, bytes, str, int], tuple[bytes, int]]  # (key, values, dtype, weight) → mean, Σ weights
+
+
+class Abandoned(MammofedError):
+    """The order no longer counts: another has come."""
+
+
+@dataclass
+class Job:
+    """An order under way, and what came of it."""
+
+    key: str
+    of: int  # steps in all
+    began: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    result: Order | None = None
+    error: str | None = None
+
+    def moved(self, steps: int) -> None:
+        """So many steps are done; the next does not begin where the order no longer counts."""
+        self.steps = steps
+        if self.stopped.is_set():
+            raise Abandoned(f"order {self.key} no longer counts")
+
+    def told(self, batch: int) -> Order:
+        """How far it is: progress, apart from the fact that the site answers."""
+        seconds = time.monotonic() - self.began
+        state = "working" if not self.ended.is_set() else "failed" if self.error else "done"
+        speed = self.steps * batch / seconds if self.steps and seconds else None
+        left = (self.of - self.steps) * seconds / self.steps if self.steps else None
+        plain = {"state": state, "steps": self.steps, "of": self.of, "speed": speed, "left": left}
+        return {**plain, "error": self.error, **(self.result or {})}
+
+
+class SiteWork:
+    """One run at one site, from the first order to the end of the process."""
+
+    def __init__(self, home: Path, settings: SiteSettings, fetch: Fetch, meet: Meet) -> None:
+        self.home, self.settings = home, settings
+        self.fetch, self.meet = fetch, meet
+        self.orders: Mapping[str, Callable[[Order], memoryview | Order]] = {
+            "hello": self.hello,
+            "train": self.train,
+            "evaluate": self.evaluate,
+            "wait": self.wait,
+            "send": self.send,
+            "commit": self.commit,
+        }
+        self.job: Job | None = None
+        self.worker: threading.Thread | None = None
+        self.ordering = threading.Lock()
+        self.model: tuple[str, ServerState] | None = None  # the last one fetched, by its digest
+        self.places: dict[str, Workplace] = {}
+
+    def take(self, name: str, text: str) -> bytes | memoryview:
+        """Carry out one order; the answer is JSON, or raw bytes of an update."""
+        try:
+            (self.home / "contact").touch()
+            if name not in self.orders:
+                raise Refusal(f"order {name!r} is not known here: this site has mammofed {__version__}")
+            answer = self.orders[name](json.loads(text))
+        except Exception as error:
+            answer = {"error": told_outside(error)}
+        return answer if isinstance(answer, memoryview) else json.dumps(answer).encode()
+
+    # orders
+
+    def hello(self, order: Order) -> Order:
+        """Who this is, and how much data it trains on."""
+        about = {"site": self.settings.name, "version": __version__, "paused": self.is_paused}
+        return {**about, **introduce(self.settings, self.data(0))}
+
+    def train(self, order: Order) -> Order:
+        """Begin a round from the state that the server names."""
+        if self.is_paused:
+            raise Refusal("paused by its operator")
+        return self.begin(order, order["plan"]["local_steps"], lambda job: self.train_now(order, job))
+
+    def evaluate(self, order: Order) -> Order:
+        """Begin to score the test patches with the model on offer."""
+        return self.begin(order, 0, lambda job: self.evaluate_now(order, job))
+
+    def wait(self, order: Order) -> Order:
+        """How far the order of that key is, at the latest after so many seconds."""
+        job = self.job
+        if job is None or job.key != order["key"]:
+            return {"state": "unknown"}
+        job.ended.wait(order["seconds"])
+        return job.told(order["batch"])
+
+    def send(self, order: Order) -> memoryview:
+        """A part of the update, or of the scores, that the last order left."""
+        state = self.state(order["run"])
+        path = state.update if order["what"] == "update" else state.scores
+        return mapped(path)[order["offset"] : order["offset"] + order["size"]]
+
+    def commit(self, order: Order) -> Order:
+        """The round is committed with this site in it: its proposed state is now the state."""
+        self.state(order["run"]).settle(Base(**order["base"]))
+        return {}
+
+    # what they start
+
+    def begin(self, order: Order, steps: int, work: Callable[[Job], Order]) -> Order:
+        """Start the work in a thread, unless it is under way; what was under way before is given up."""
+        with self.ordering:
+            if self.job is not None and self.job.key == order["key"]:
+                return {}
+            before = self.worker
+            if self.job is not None:
+                self.job.stopped.set()
+            self.job = job = Job(order["key"], steps)
+            self.worker = threading.Thread(target=self.run, args=(job, work, before), daemon=True)
+            self.worker.start()
+        return {}
+
+    def run(self, job: Job, work: Callable[[Job], Order], before: threading.Thread | None) -> None:
+        """In the thread: wait for the end of what was given up, work, keep the outcome."""
+        if before is not None:
+            before.join()
+        try:
+            job.began = time.monotonic()
+            job.result = work(job)
+        except Exception as error:
+            job.error = told_outside(error)
+        finally:
+            job.ended.set()
+
+    def train_now(self, order: Order, job: Job) -> Order:
+        """Settle, fetch, train, propose."""
+        state = self.state(order["run"])
+        own = state.settle(Base(**order["base"]))
+        server = self.fetched(state, order["model"])
+        place, data = self.place(order["plan"]), self.data(order["seed"])
+        exchange = exchange_by(self.meet, order["key"]) if order["meets"] else None
+        update, proposed = train_round(
+            place, data, server, own, exchange, progress=lambda steps, loss: job.moved(steps)
+        )
+        parts = packed_parts(update)
+        found = write_spool(state.update, parts)
+        state.propose(Base(update.round, found["sha256"]), proposed)
+        return found
+
+    def evaluate_now(self, order: Order, job: Job) -> Order:
+        """Metrics of the site's test patches by the model that serves it; the scores, if the site shares them."""
+        state = self.state(order["run"])
+        server = self.fetched(state, order["model"])
+        place, data = self.place(order["plan"]), self.data(order["seed"])
+        private = state.read(Base(**order["base"])).private
+        found = score(place, {**server.model, **private}, data.test)
+        floor = self.settings.floor
+        shown = Scored(*withhold(found.scores, found.labels, floor))
+        metrics = headline(shown, order["resamples"], place.plan.seed)
+        answer: Order = {"metrics": metrics, "n": len(shown.labels), "scores": None}
+        if self.settings.share_scores:
+            tensors = {"scores": torch.from_numpy(found.scores), "labels": torch.from_numpy(found.labels)}
+            answer["scores"] = write_spool(state.scores, tensor_parts(tensors, {}))
+        return answer
+
+    # what they need
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `mammofed site pause` was the operator's last word."""
+        return (self.home / "paused").exists()
+
+    @cached_property
+    def opened(self) -> SiteData:
+        """The site's patches, opened once."""
+        return open_site(self.settings, 0)
+
+    def data(self, seed: int) -> SiteData:
+        """The site's patches, in the order of that seed."""
+        found = self.opened
+        return SiteData(found.name, found.train, found.test, seed)
+
+    def state(self, run: str) -> RunState:
+        """Where the site keeps what it has of the run."""
+        return RunState(run_folder(self.home, run))
+
+    def place(self, plan: Order) -> Workplace:
+        """Where to train that plan."""
+        key = json.dumps(plan, sort_keys=True)
+        if key not in self.places:
+            about = introduce(self.settings, self.opened)
+            wanted = plan_from_json(plan)
+            model = build_model(wanted.model, about["shape"][0], len(about["classes"]), wanted.seed)
+            self.places = {key: workplace(wanted, model, augmentation_of(self.settings))}
+        return self.places[key]
+
+    def fetched(self, state: RunState, offer: Order) -> ServerState:
+        """The model on offer, fetched part by part unless it is here already, and its digest verified."""
+        if self.model is not None and self.model[0] == offer["sha256"]:
+            return self.model[1]
+        self.model = None
+        if receive(partial(self.fetch, offer["sha256"]), offer["bytes"], state.model) != offer:
+            raise Refusal("the model that arrived is not the one on offer")
+        self.model = offer["sha256"], unpack_file(ServerState, state.model)
+        state.model.unlink()  # it stays mapped for as long as it is used
+        return self.model[1]
+
+
+def exchange_by(meet: Meet, key: str) -> Exchange:
+    """This site's end of the layer-wise exchange, from tensor to tensor."""
+
+    def exchange(values: Tensor, weight: int) -> tuple[Tensor, int]:
+        array = values.detach().cpu().numpy()
+        try:
+            mean, total = meet(key, array.tobytes(), str(array.dtype), weight)
+        except Exception as error:  # whatever the engine raises, there is no mean
+            raise TrainingFailed("another site left the layer-wise exchange of this round") from error
+        found = torch.frombuffer(bytearray(mean), dtype=values.dtype).reshape(values.shape)
+        return found.to(values.device), total
+
+    return exchange
+
+
+def write_spool(path: Path, parts: list[bytes | memoryview]) -> Order:
+    """Put bytes where `send` finds them; their digest and size."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    path.unlink(missing_ok=True)  # who is still sending the one before has it mapped
+    with path.open("xb") as file:  # not synced: after a crash the round is trained again
+        file.writelines(parts)
+    return {"sha256": digest.hexdigest(), "bytes": path.stat().st_size}
+
+
+def told_outside(error: Exception) -> str:
+    """What may be said of an error beyond the site: refusals and failed training, which speak of no data."""
+    log.error("order failed", exc_info=error)
+    if isinstance(error, Refusal | TrainingFailed | Abandoned):
+        return str(error)
+    return f"{type(error).__name__}: the site's own log says more"

@@ -1,0 +1,28 @@
+"""A site that trains nothing: the model it fetched goes back as its update, the whole way of a real one."""
+
+from app.site.agent import Agent
+from app.site.state import Base
+from app.site.work import Job, Order, SiteWork, write_spool
+from fl_core.state import SiteState, Update
+from fl_core.wire import packed_parts
+
+
+class EchoWork(SiteWork):
+    """Fetches, sends back, and proposes as ever."""
+
+    def train_now(self, order: Order, job: Job) -> Order:
+        """A round without local work."""
+        state = self.state(order["run"])
+        state.settle(Base(**order["base"]))
+        server = self.fetched(state, order["model"])
+        patches = self.data(0).patches
+        update = Update(self.settings.name, server.round + 1, patches, 1, 0.0, server.model, {}, {})
+        found = write_spool(state.update, packed_parts(update))
+        state.propose(Base(update.round, found["sha256"]), SiteState())
+        return found
+
+
+class EchoAgent(Agent):
+    """What NVFlare loads instead of the real agent."""
+
+    kind = EchoWork

@@ -1,0 +1,1 @@
+"""The pages: each fetches, shapes and draws, from top to bottom."""

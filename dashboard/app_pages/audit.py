@@ -1,0 +1,94 @@
+"""The audit chain → who did what and when, filtered, and whether the chain holds."""
+
+import json
+from functools import partial
+
+import streamlit as st
+
+from app.client import Coordinator
+from app.schemas import AuditEntry, Page
+from dashboard import api
+from dashboard.charts import csv_of
+from dashboard.parts import columns, table
+from dashboard.words import clock, verbatim
+
+ROWS = 50
+WIDTH = 100  # characters of the detail that are shown
+
+
+def verdict() -> None:
+    """Whether any entry was changed or taken out."""
+    check = api.read(Coordinator.verify_audit)
+    if check.intact:
+        st.success(
+            f"The chain holds: {check.entries:,} entries, none changed or missing.", icon=":material/verified:"
+        )
+    else:
+        st.error(f"The chain is broken at entry {check.broken_at}: {check.why}", icon=":material/gpp_bad:")
+
+
+def row(entry: AuditEntry) -> dict[str, str]:
+    """An entry in words."""
+    return {
+        "No.": str(entry.id),
+        "When": clock(entry.at),
+        "Who": entry.actor,
+        "Did": entry.action,
+        "To": entry.subject,
+        "Detail": json.dumps(entry.detail, ensure_ascii=False) if entry.detail else "",
+        "Hash": entry.hash,
+    }
+
+
+def shortened(full: dict[str, str]) -> dict[str, str]:
+    """The row as it fits on the page; the file has it all."""
+    detail = full["Detail"]
+    short = detail if len(detail) <= WIDTH else detail[: WIDTH - 1] + "…"
+    words = {**full, "Detail": short, "Hash": full["Hash"][:12]}
+    return {name: verbatim(text) for name, text in words.items()}
+
+
+def filters() -> dict[str, str | None]:
+    """Who, what and on what; empty means all."""
+    fields = zip(st.columns(3), ("actor", "action", "subject"), ("Who", "Did", "To"), strict=True)
+    return {name: column.text_input(text, key=f"audit-{name}").strip() or None for column, name, text in fields}
+
+
+def entries(
+    coordinator: Coordinator, after: int | None, wanted: tuple[tuple[str, str | None], ...]
+) -> Page[AuditEntry]:
+    """A part of the entries that fit."""
+    return coordinator.audit(after=after, limit=ROWS, **dict(wanted))
+
+
+def page_of(wanted: dict[str, str | None]) -> tuple[AuditEntry, ...]:
+    """One page of entries, with the ways to the newest and to older ones."""
+    place = f"audit-after {wanted!r}"
+    page = api.read(entries, st.session_state.get(place), tuple(wanted.items()))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Newest", disabled=st.session_state.get(place) is None, icon=":material/first_page:"):
+            st.session_state[place] = None
+            st.rerun()
+        if st.button("Older", disabled=page.next is None, icon=":material/chevron_right:"):
+            st.session_state[place] = page.next
+            st.rerun()
+        st.caption(f"{page.total:,} entries")
+    return page.items
+
+
+st.title("Audit")
+verdict()
+rows = [row(entry) for entry in page_of(filters())]
+if rows:
+    table([shortened(each) for each in rows])
+    st.download_button(
+        "CSV",
+        partial(csv_of, columns(rows)),
+        "mammofed-audit.csv",
+        "text/csv",
+        type="tertiary",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+else:
+    st.caption("No entry fits.")

@@ -1,0 +1,106 @@
+"""Several runs, or a study → one table, bars with intervals, and a metric against heterogeneity."""
+
+import streamlit as st
+
+from app.client import Coordinator
+from app.schemas import ComparedRun, Comparison, MetricName, Study
+from dashboard import api
+from dashboard.parts import choose_metric, draw, label, table
+from dashboard.result_charts import bars
+from dashboard.study_charts import study_chart
+from dashboard.words import METRICS, count, interval, p_value, share, verbatim
+
+MOST = 10
+
+
+def row(run: ComparedRun, reference: str, metric: MetricName) -> dict[str, str]:
+    """A run in words."""
+    shown = run.headline
+    return {
+        "Run": f"**{verbatim(run.name)}**" + (" (reference)" if run.run == reference else ""),
+        "Algorithm": run.algorithm,
+        "State": run.state,
+        "n": count(shown.n if shown else None),
+        **{name: interval(getattr(shown, key) if shown else None) for key, name in METRICS.items()},
+        "p-value": p_value(run.p_value.get(metric)),
+        "Gap recovered": share(run.gap_recovered.get(metric)),
+    }
+
+
+def compared(comparison: Comparison, metric: MetricName) -> None:
+    """The table and the bars."""
+    if not comparison.same_data:
+        st.warning(
+            "These runs have different data: their numbers cannot be compared, and there are no p-values.",
+            icon=":material/warning:",
+        )
+    draw(bars(comparison.runs, metric), "bars")
+    table([row(run, comparison.reference, metric) for run in comparison.runs])
+    if any(run.headline and not run.headline.pooled for run in comparison.runs):
+        st.caption("Where scores stay at the sites, runs cannot be paired patch by patch: there is no p-value.")
+    st.caption(
+        f"p-value and gap are for {METRICS[metric]}. A small p-value (below 0.05) says that the difference from "
+        "the reference is hardly chance; it is paired on the same patches. Gap recovered: how much of the way "
+        "from fedavg to pooled data (centralized) a run comes, where both are among the runs."
+    )
+
+
+def runs_side_by_side(metric: MetricName) -> None:
+    """Choose runs and see them beside each other."""
+    runs = {run.id: run for run in api.read(Coordinator.runs).items if run.best is not None}
+    if len(runs) < 2:
+        st.info("Two evaluated runs are needed for a comparison.", icon=":material/science:")
+        return
+    first = next(iter(runs.values()))
+    alike = [name for name, run in runs.items() if run.data_key == first.data_key][:MOST]
+    names = st.multiselect(
+        "Runs",
+        list(runs),
+        default=alike,
+        format_func=lambda name: label(runs[name]),
+        max_selections=MOST,
+        key="compared",
+    )
+    if len(names) < 2:
+        st.caption("Choose at least two runs.")
+        return
+    reference = st.selectbox(
+        "Reference for p-values", names, format_func=lambda name: label(runs[name]), key="reference"
+    )
+    compared(api.read(Coordinator.compare, tuple(names), reference), metric)
+
+
+def study_lines(study: Study, metric: MetricName) -> None:
+    """A metric against how different the sites are, or against local steps; at a single place, row by row."""
+    draw(study_chart(study, metric), "study")
+    seeds = sorted({line.seeds for line in study.lines if line.seeds})  # none where a row diverged
+    over = f"{' to '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
+    numbers = sorted({line.headline.n for line in study.lines if line.headline.n is not None})
+    of = f", n = {' to '.join(f'{n:,}' for n in numbers)} test patches" if numbers else ""
+    first = study.lines[0]
+    several = len({(line.skew, line.local_steps) for line in study.lines}) > 1
+    st.caption(
+        f"Mean over {over}{of}; bars are 95 % intervals. "
+        + (
+            "Algorithms whose line stays flat bear different sites best."
+            if several
+            else f"All at p = {first.skew:g}, E = {first.local_steps} local steps. A row without a dot diverged."
+        )
+    )
+
+
+def studies_shown(metric: MetricName) -> None:
+    """Finished studies, and own runs grouped alike."""
+    studies = {study.title: study for study in api.read(Coordinator.studies)}
+    if not studies:
+        st.caption("No study yet: `mammofed study` makes one.")
+        return
+    study_lines(studies[st.selectbox("Study", list(studies), key="study")], metric)
+
+
+st.title("Compare")
+metric = choose_metric("compare-metric")
+st.subheader("Runs side by side")
+runs_side_by_side(metric)
+st.subheader("How much does it matter that sites differ?")
+studies_shown(metric)

@@ -1,0 +1,1 @@
+"""The deployment's files: valid, and their commands train."""

@@ -1,0 +1,1 @@
+"""Kills, full disks, and what is left after them."""

@@ -1,0 +1,138 @@
+"""Large files part by part: the same bytes at the other end, whatever is rewritten, lost or cut short."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.federation.collect import collect
+from app.federation.field import Field, fetch
+from app.federation.link import SiteSilent
+from app.federation.terms import Terms
+from app.site import parts
+from app.site.parts import mapped, receive
+from app.site.work import write_spool
+from fl_core.aggregate import BadUpdate
+from tests.federation.hospitals import small_plan
+
+CONTENT = bytes(range(256)) * 10
+Call = Callable[[str, str, str, float], bytes]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART", 1000)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    write_spool(path, [CONTENT])
+    return path
+
+
+def test_a_file_arrives_as_it_was_sent(source: Path, tmp_path: Path) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def ask(offset: int, size: int) -> memoryview:
+        asked.append((offset, size))
+        return mapped(source)[offset : offset + size]
+
+    got = receive(ask, len(CONTENT), tmp_path / "arrived")
+    assert (tmp_path / "arrived").read_bytes() == CONTENT
+    assert got == {"sha256": hashlib.sha256(CONTENT).hexdigest(), "bytes": len(CONTENT)}
+    assert asked == [(0, 1000), (1000, 1000), (2000, 560)]
+
+
+def test_the_next_part_is_asked_for_while_one_is_used(source: Path) -> None:
+    second = threading.Event()
+
+    def ask(offset: int, size: int) -> memoryview:
+        if offset:
+            second.set()
+        return mapped(source)[offset : offset + size]
+
+    coming = parts.one_ahead(ask, len(CONTENT))
+    assert bytes(next(coming)) == CONTENT[:1000]
+    assert second.wait(10)
+    assert b"".join(coming) == CONTENT[1000:]
+
+
+def test_a_short_part_is_the_last(tmp_path: Path) -> None:
+    got = receive(
+        lambda offset, size: CONTENT[offset : offset + min(size, 400)], len(CONTENT), tmp_path / "arrived"
+    )
+    assert got["bytes"] == 400
+
+
+def test_who_sends_a_file_is_not_disturbed_by_the_next_one(source: Path) -> None:
+    under_way = mapped(source)
+    write_spool(source, [b"shorter"])
+    assert bytes(under_way) == CONTENT
+    assert source.read_bytes() == b"shorter"
+
+
+class OneSite:
+    """A job whose one site answers as told."""
+
+    def __init__(self, answer: Call) -> None:
+        self.answer = answer
+
+    def call(self, site: str, order: str, text: str, timeout: float) -> bytes:
+        return collect(self.answer, **json.loads(text))
+
+
+def field_of(folder: Path, answer: Call) -> Field:
+    terms = Terms("run-1", small_plan("fedavg"), ("hospital-1",), quorum=1, silence=0.1)
+    return Field(terms, OneSite(answer), folder, lambda site, told: None, lambda: None)
+
+
+def told_of(content: bytes) -> dict[str, object]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def sent(site: str, order: str, text: str, timeout: float) -> bytes:
+    asked = json.loads(text)
+    assert (site, order, asked["run"], asked["what"]) == ("hospital-1", "send", "run-1", "update")
+    return CONTENT[asked["offset"] : asked["offset"] + asked["size"]]
+
+
+def test_a_lost_part_is_asked_for_again(tmp_path: Path) -> None:
+    lost = [1000, 2000]
+
+    def answer(site: str, order: str, text: str, timeout: float) -> bytes:
+        if json.loads(text)["offset"] in lost:
+            lost.remove(json.loads(text)["offset"])
+            raise SiteSilent("lost on the way")
+        return sent(site, order, text, timeout)
+
+    path = tmp_path / "hospital-1.update"
+    fetch(field_of(tmp_path, answer), "hospital-1", "update", told_of(CONTENT), path, len(CONTENT))
+    assert path.read_bytes() == CONTENT
+    assert lost == []
+
+
+def test_a_site_that_falls_silent_between_parts_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    def answer(site: str, order: str, text: str, timeout: float) -> bytes:
+        if json.loads(text)["offset"]:
+            raise SiteSilent("nobody there")
+        return sent(site, order, text, timeout)
+
+    path = tmp_path / "hospital-1.update"
+    with pytest.raises(SiteSilent, match="no update from hospital-1"):
+        fetch(field_of(tmp_path, answer), "hospital-1", "update", told_of(CONTENT), path, len(CONTENT))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("told", [told_of(CONTENT + b"more"), told_of(CONTENT[::-1])])
+def test_what_was_not_announced_does_not_take_the_place_of_an_update(
+    told: dict[str, object], tmp_path: Path
+) -> None:
+    path = tmp_path / "hospital-1.update"
+    path.write_bytes(b"before")
+    with pytest.raises(BadUpdate, match="hospital-1"):
+        fetch(field_of(tmp_path, sent), "hospital-1", "update", told, path, 2 * len(CONTENT))
+    assert path.read_bytes() == b"before"
