@@ -78,6 +78,12 @@ def evaluate(
     return Evaluation(by_site, by_model)
 
 
+def above_floor(evaluation: Evaluation) -> Evaluation:
+    """What may be shown to others: a site's patches of a class of which it has few count in no sum either."""
+    parts = evaluation.by_site.items()
+    return Evaluation({name: Scored(*withhold(part.scores, part.labels)) for name, part in parts}, {})
+
+
 def report(evaluation: Evaluation, resamples: int, seed: int) -> dict[str, Any]:
     """The metrics as JSON: pooled and per site with intervals, small per-site numbers withheld."""
     pooled = evaluation.pooled

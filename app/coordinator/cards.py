@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.coordinator.db import RoundRow, RunSiteRow
+from app.coordinator.db import RoundRow
 from app.coordinator.results import Shown, results, while_kept
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal
@@ -39,9 +39,9 @@ def model_card(service: Service, who: Principal, run: str) -> str:
     def make(shown: Shown) -> str:
         with service.reading() as session:
             sites = run_sites(session, who, run)
-            part, small = took_part(session, run), withheld(session, run)
+            part = took_part(session, run)
         worth = results(service, who, shown, None)
-        return card(shown, sites, part, by_class(worth, small) if worth.headline.pooled else NO_SCORES)
+        return card(shown, sites, part, by_class(worth) if worth.headline.pooled else NO_SCORES)
 
     return while_kept(service, run, "best", make)
 
@@ -53,12 +53,6 @@ def took_part(session: Session, run: str) -> dict[str, int]:
         for site, part in record["sites"].items():
             counts[site] = counts.get(site, 0) + ("away" not in part)
     return counts
-
-
-def withheld(session: Session, run: str) -> frozenset[str]:
-    """The classes of which some site's number of test patches is withheld."""
-    facts = session.scalars(select(RunSiteRow.facts).where(RunSiteRow.run == run))
-    return frozenset(name for known in facts for name, number in known["test"].items() if number is None)
 
 
 def card(shown: Shown, sites: Sequence[RunSite], part: Mapping[str, int], classes: str) -> str:
@@ -169,15 +163,12 @@ def interval(metric: Metric) -> str:
     return f"{metric.value:.3f} ({decimal(metric.low)} – {decimal(metric.high)})"
 
 
-def by_class(worth: Results, small: frozenset[str]) -> str:
-    """Each class against the rest on all test patches, called by the highest score.
-
-    Where a site's count is withheld, so is the sum: the others' counts would give it away.
-    """
+def by_class(worth: Results) -> str:
+    """Each class against the rest on all test patches, called by the highest score."""
     rows = [
         (
             one.name,
-            count(None if one.name in small else one.n),
+            count(one.n),
             *map(interval, (one.auc, one.pr_auc, one.sensitivity, one.specificity)),
         )
         for one in worth.classes

@@ -8,6 +8,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -24,7 +25,8 @@ from sqlalchemy import (
     event,
     text,
 )
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Dialect, ExceptionContext
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 BUSY = 30_000  # ms that SQLite waits for another writer
@@ -176,10 +178,22 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def _open_postgresql(url: str) -> Engine:
+    """PostgreSQL that refuses to write, as after a failover, counts as away for a while: it is tried again."""
+    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16)
+
+    @event.listens_for(engine, "handle_error")
+    def read_only(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, ReadOnlySqlTransaction):
+            raise OperationalError(context.statement, context.parameters, context.original_exception)
+
+    return engine
+
+
 def open_database(url: str) -> Engine:
     """An engine for the URL; SQLite in WAL mode, each commit on disk, foreign keys on."""
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16)
+        return _open_postgresql(url)
     engine = create_engine(url, pool_size=8, max_overflow=16, connect_args={"timeout": BUSY / 1000})
 
     @event.listens_for(engine, "connect")

@@ -183,7 +183,10 @@ class SiteWork:
         return found
 
     def evaluate_now(self, order: Order, job: Job) -> Order:
-        """Metrics of the site's test patches by the model that serves it; the scores, if the site shares them."""
+        """Metrics of the site's test patches by the model that serves it; the scores, if the site shares them.
+
+        Of a class with fewer patches than the site's floor neither metrics nor scores leave it.
+        """
         state = self.state(order["run"])
         server = self.fetched(state, order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
@@ -194,7 +197,7 @@ class SiteWork:
         metrics = headline(shown, order["resamples"], place.plan.seed)
         answer: Order = {"metrics": metrics, "n": len(shown.labels), "scores": None}
         if self.settings.share_scores:
-            tensors = {"scores": torch.from_numpy(found.scores), "labels": torch.from_numpy(found.labels)}
+            tensors = {"scores": torch.from_numpy(shown.scores), "labels": torch.from_numpy(shown.labels)}
             answer["scores"] = write_spool(state.scores, tensor_parts(tensors, {}))
         return answer
 

@@ -67,6 +67,13 @@ def another_seed(lead: Coordinator) -> Run:
 
 
 @pytest.fixture(scope="session")
+def few(lead: Coordinator) -> Run:
+    """Six test patches of each class at each site: fewer than any site shows."""
+    data = SMALL.data.model_copy(update={"patches": 60})
+    return trained(lead, SMALL.model_copy(update={"rounds": 1, "data": data}))
+
+
+@pytest.fixture(scope="session")
 def private(lead: Coordinator) -> Run:
     """One model a site."""
     return trained(lead, SMALL.model_copy(update={"algorithm": "fedbn", "rounds": 1}))

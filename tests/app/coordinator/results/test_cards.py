@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.client import Coordinator
-from app.coordinator.cards import by_class, plain
+from app.coordinator.cards import plain
 from app.schemas import Run
 from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
@@ -44,12 +44,6 @@ def test_small_counts_stay_withheld_and_others_are_shown(lead: Coordinator, run:
         cells = [f"{n or '–'} / {site.test[name] or '–'}" for name, n in site.train.items()]
         assert f"| {' | '.join(cells)} |" in data
     assert all(number is None or number >= 10 for site in sites for number in site.test.values())
-
-
-def test_the_sum_of_a_class_is_withheld_with_its_parts(lead: Coordinator, run: Run) -> None:
-    found = lead.results(run.id)
-    shown, hidden = (by_class(found, small) for small in (frozenset[str](), frozenset({found.classes[0].name})))
-    assert (shown.count("| 20 |"), hidden.count("| 20 |"), hidden.count("| – |")) == (5, 4, 1)
 
 
 def test_an_operator_reads_the_own_site_in_the_card(service: Service, run: Run) -> None:

@@ -29,6 +29,15 @@ def test_predictions_carry_the_headline_of_their_round(lead: Coordinator, run: R
         assert headline.auc_ovo.value == pytest.approx(roc_auc_score(labels, scores, multi_class="ovo"))
 
 
+def test_nothing_is_told_of_patches_that_the_sites_withhold(lead: Coordinator, few: Run) -> None:
+    assert all(number is None for site in lead.run_sites(few.id) for number in site.test.values())
+    found = lead.results(few.id)
+    assert (found.n, found.headline.n, found.headline.accuracy.value) == (0, 0, None)
+    assert [row.n for row in found.classes] == [0] * 5
+    assert lead.predictions(few.id).labels == ()
+    assert "| all sites | 0 | – | – | – |" in lead.model_card(few.id)
+
+
 def test_predictions_are_shuffled_alike_for_runs_on_the_same_data(
     service: Service, lead: Coordinator, run: Run, fedavg: Run
 ) -> None:
