@@ -40,7 +40,7 @@ from fl_core.rounds import run_rounds
 from fl_core.wire import pack
 
 SITES = ("hospital-1", "hospital-2")
-PATCHES, SIZE = 40, 32
+PATCHES, SIZE = 100, 32  # ten test patches of each class at each site: fewer would be withheld
 DEADLINE = 8.0  # seconds of a round
 ROUNDS_A_FAULT = 5  # more than pass between two strikes
 PHASE = 2.0  # seconds at most between a round's commit and the next strike

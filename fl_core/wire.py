@@ -57,7 +57,8 @@ def tensor_parts(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | mem
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         start, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-        buffers.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.reshape(-1) if tensor.numel() else tensor.new_empty(0)  # numpy's empty arrays have no stride
+        buffers.append(flat.view(torch.uint8).numpy().data)
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little"), text, *buffers]
