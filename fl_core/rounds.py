@@ -77,6 +77,7 @@ def run_rounds(
     workers: int = 0,
     progress: SiteProgress = lambda site, steps: None,
     present: Presence = lambda: None,
+    shown: Callable[[Evaluation], Evaluation] = lambda evaluation: evaluation,
 ) -> Iterator[Moment]:
     """Train, aggregate, evaluate, commit: one `Moment` a round, from the last committed one on."""
     check_sites(federation.sites)
@@ -90,9 +91,8 @@ def run_rounds(
             began = time.perf_counter()
             server, states, updates = one_round(task, place, crew, server, states, here)
             seconds = time.perf_counter() - began
-            evaluation = (
-                evaluate(place, federation.sites, server, states) if is_due(federation.plan, server) else None
-            )
+            due = is_due(federation.plan, server)
+            evaluation = shown(evaluate(place, federation.sites, server, states)) if due else None
             record = {**record_of(federation.plan, server, updates), "seconds": seconds}
             record["test"] = dict(report(evaluation)) if evaluation else None
             moment = Moment(server, states, record, evaluation, tuple(updates))

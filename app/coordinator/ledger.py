@@ -32,7 +32,7 @@ from fl_core.checkpoint import (
     write_states,
 )
 from fl_core.drift import Drift, mean_of
-from fl_core.evaluate import Evaluation, above_floor
+from fl_core.evaluate import Evaluation
 from fl_core.intervals import HEADLINES
 from fl_core.rounds import Moment
 from fl_core.wire import tensor_parts
@@ -323,8 +323,8 @@ def means(found: Drift | None) -> dict[str, Any]:
 
 
 def score_parts(evaluation: Evaluation) -> list[bytes | memoryview]:
-    """What may be shown of labels and scores, as safetensors: pooled in the order of the sites."""
-    pooled = above_floor(evaluation).pooled
+    """Labels and scores as safetensors: pooled in the order of the sites, and nothing of the patches."""
+    pooled = evaluation.pooled
     tensors = {"labels": torch.from_numpy(pooled.labels), "scores": torch.from_numpy(pooled.scores)}
     return tensor_parts(tensors, {"content": "test scores"})
 

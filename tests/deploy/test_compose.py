@@ -75,7 +75,7 @@ class Machine:
             "http://coordinator:8400": f"http://127.0.0.1:{self.ports[8400]}",
             "--server.port=8501": f"--server.port={self.ports[8501]}",
             "0.0.0.0": "127.0.0.1",
-            "patches=600,size=48": "patches=60,size=32",
+            "patches=600,size=48": "patches=100,size=32",
         }
         for there, mine in here.items():
             words = words.replace(there, mine)

@@ -24,11 +24,11 @@ Lie = Callable[[str, str, bytes], bytes]  # (order, text, honest answer) → wha
 class Neighbours:
     """Sites in this process; one that is restarted keeps its folder and forgets the rest."""
 
-    def __init__(self, folder: Path, data: Mapping[str, str], share_scores: bool = True) -> None:
+    def __init__(self, folder: Path, data: Mapping[str, str], share_scores: bool = True, floor: int = 1) -> None:
         self.folder = folder
         self.desk = Desk(folder / "work" / "offers")
         self.settings = {
-            name: SiteSettings(name, words, share_scores=share_scores) for name, words in data.items()
+            name: SiteSettings(name, words, share_scores=share_scores, floor=floor) for name, words in data.items()
         }
         self.works = {name: self.started(name) for name in data}
         self.online = set(data)

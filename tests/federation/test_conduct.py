@@ -651,6 +651,15 @@ def test_scores_that_stay_at_a_site_leave_combined_metrics(tmp_path: Path) -> No
     assert {order for _, order in neighbours.heard} == {"hello", "train", "wait", "send", "evaluate", "commit"}
 
 
+@pytest.mark.parametrize(("floor", "shown"), [(10, 30), (11, 0)])
+def test_scores_leave_a_site_of_classes_above_its_floor_only(tmp_path: Path, floor: int, shown: int) -> None:
+    data = {site: f"synthetic:{number}/3,patches=150,size=32" for number, site in enumerate(SITES, 1)}
+    ledger = trained(Neighbours(tmp_path, data, floor=floor), terms_of(SHORT("fedavg", rounds=1)))
+    test = read(ledger, 1).record["test"]
+    assert (test["pooled"], test["n"]) == (True, 5 * shown)
+    assert [row["n"] for row in test["detail"]["per_class"]] == [shown] * 5
+
+
 def test_terms_that_cannot_hold_raise() -> None:
     for changes, words in (
         ({"quorum": 4}, "quorum 4"),

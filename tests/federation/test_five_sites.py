@@ -27,7 +27,7 @@ SITES = tuple(f"hospital-{number}" for number in range(1, 6))
 def hospitals(tmp_path: Path) -> Iterator[Hospitals]:
     words = "synthetic:{}/5,patches=60,size=32"
     data = {site: words.format(number) for number, site in enumerate(SITES, 1)}
-    found = Hospitals(tmp_path, data, share_scores=True)
+    found = Hospitals(tmp_path, data, share_scores=True, floor=1)
     try:
         found.start_all()
         until(lambda: found.connected() == set(SITES), 120, "all sites")

@@ -73,7 +73,9 @@ def stores(folder: Path) -> dict[str, Path]:
 def hospitals(folder: Path, stores: dict[str, Path]) -> Iterator[Hospitals]:
     """A running federation whose sites' words are written down before TLS hides them."""
     (folder / "sent").mkdir()
-    found = Hospitals(folder, {site: str(path) for site, path in stores.items()}, share_scores=True, style=STYLE)
+    found = Hospitals(
+        folder, {site: str(path) for site, path in stores.items()}, share_scores=True, floor=1, style=STYLE
+    )
     for site in SITES:
         allow(folder / site / "kit", ECHO)
     path = os.pathsep.join([str(RECORDER), str(Path.cwd())])

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -14,7 +13,7 @@ from app.schemas import RunSettings
 from app.simulation import federation_of
 from app.sources import sites_from
 from fl_core.drift import Drift, drift
-from fl_core.evaluate import Evaluation, above_floor, report
+from fl_core.evaluate import above_floor, report
 from fl_core.roles import roles
 from fl_core.rounds import Federation, Moment, run_rounds
 from mammofed.files import writing
@@ -31,19 +30,14 @@ def train_locally(ledger: RunLedger, settings: RunSettings) -> None:
     with writing(ledger.folder):
         write_galleries(ledger.folder, choice, sites)
     ledger.measure = measure_of(federation)
-    scored = partial(report_shown, settings)
+    scored = partial(report, resamples=settings.resamples, seed=settings.seed)
     presence = partial(await_sites, ledger, settings, tuple(site.name for site in sites))
 
     def progress(site: str, steps: int) -> None:
         ledger.progress(site, steps, settings.batch)
 
-    for _ in run_rounds(federation, scored, ledger, progress=progress, present=presence):
+    for _ in run_rounds(federation, scored, ledger, progress=progress, present=presence, shown=above_floor):
         pass
-
-
-def report_shown(settings: RunSettings, evaluation: Evaluation) -> dict[str, Any]:
-    """The metrics of what may be shown of the sites."""
-    return report(above_floor(evaluation), settings.resamples, settings.seed)
 
 
 def measure_of(federation: Federation) -> Callable[[Moment], Drift]:

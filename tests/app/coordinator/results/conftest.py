@@ -70,7 +70,7 @@ def another_seed(lead: Coordinator) -> Run:
 def few(lead: Coordinator) -> Run:
     """Six test patches of each class at each site: fewer than any site shows."""
     data = SMALL.data.model_copy(update={"patches": 60})
-    return trained(lead, SMALL.model_copy(update={"rounds": 1, "data": data}))
+    return trained(lead, SMALL.model_copy(update={"algorithm": "scaffold", "rounds": 1, "data": data}))
 
 
 @pytest.fixture(scope="session")
