@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,6 +28,8 @@ from fl_core.norm import (
 )
 from fl_core.roles import Roles, Tensors
 from mammofed.errors import BadSetting
+
+MEMORY = 0.7  # M, of the standardised form: a round's path alone is led astray by its own steps (docs/LOG.md)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,14 @@ def less_linear_drift(task: NormTask) -> Phi:
 
 def less_standardised_drift(task: NormTask) -> Phi:
     """φ in standardised form: scale-free, and towards the statistics of the pooled data."""
-    if not differ(task.own, task.server):
-        return recorded(task, uncorrected(task.norms))
-    return recorded(task, standardised(task.norms, task.own, task.server))
+    corrected = differ(task.own, task.server)
+    phi = recorded(task, standardised(task.norms, task.own, task.server) if corrected else uncorrected(task.norms))
+    return replace(phi, variates=lambda: remembered(task.own, phi.variates()))
+
+
+def remembered(own: Tensors, new: Tensors) -> Tensors:
+    """k_i⁺ = M k_i + (1 − M) k, with k along this round's path; a site without variates takes k itself."""
+    return {name: torch.lerp(k, own[name].to(k), MEMORY) for name, k in new.items()} if own else new
 
 
 def less_drift(own: Tensors, server: Tensors) -> Tensors:
@@ -187,6 +195,15 @@ BN_SCAFFOLD = replace(
 )
 
 
+BN_STD = Algorithm(
+    "bn-std",
+    "φ in standardised form, option II; the gradient as it is",
+    "batch statistics rescaled to those of the pooled data; running ones likewise averaged",
+    statistics=less_standardised_drift,
+    k="pooled",
+)
+
+
 def with_scaffold(row: Algorithm) -> Algorithm:
     """The row with Φ and option II of SCAFFOLD; a private tensor has no variate."""
     return replace(
@@ -233,13 +250,12 @@ ALGORITHMS: dict[str, Algorithm] = {
             measured_at_start=True,
         ),
         BN_SCAFFOLD,
+        BN_STD,
         replace(
-            BN_SCAFFOLD,
+            BN_STD,
             name="bn-scaffold-std",
             differs="SCAFFOLD, and φ in standardised form, option II",
-            bn_policy="batch statistics rescaled to those of the pooled data; running ones likewise averaged",
-            statistics=less_standardised_drift,
-            k="pooled",
+            weight_grad=less_drift,
         ),
     )
 }

@@ -1,7 +1,7 @@
 """Algorithm → its colour, marker and dash in every figure.
 
 Colours are those of Okabe and Ito (2008) and of Tol's muted scheme, told apart under the usual colour-vision
-deficiencies; the marker and the dash say the same again, for fifteen rows and for print in grey.
+deficiencies; the marker and the dash say the same again, for sixteen rows and for print in grey.
 """
 
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ MARKS: dict[str, Mark] = {
     "fixbn+scaffold": Mark("#AA4499", "p", "--"),
     "bn-scaffold-1": Mark("#882255", "v", "--"),
     "bn-scaffold": Mark("#D55E00", "v"),
+    "bn-std": Mark("#44AA99", "d", "--"),
     "bn-scaffold-std": Mark("#0072B2", "D"),
 }
 
