@@ -22,7 +22,7 @@ def row(run: ComparedRun, reference: str, metric: MetricName) -> dict[str, str]:
         "State": run.state,
         "n": count(shown.n if shown else None),
         **{name: interval(getattr(shown, key) if shown else None) for key, name in METRICS.items()},
-        "p-value": p_value(run.p_value.get(metric)),
+        "p\N{NON-BREAKING HYPHEN}value": p_value(run.p_value.get(metric)),
         "Gap recovered": share(run.gap_recovered.get(metric)),
     }
 
