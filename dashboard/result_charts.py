@@ -63,7 +63,11 @@ def confusion(results: Results) -> Chart:
         colorscale=SCALE,
         zmin=0,
         zmax=1,
-        colorbar={"title": {"text": "share of the true class", "side": "right"}, "thickness": 12},
+        colorbar={
+            "title": {"text": "share of the true class", "side": "right"},
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
         hovertemplate="true %{y}, named %{x}: %{text} patches (%{z:.0%})<extra></extra>",
     )
     made = figure([heat], f"named by the model (n = {count(results.n)} patches)", "true class", height=400)

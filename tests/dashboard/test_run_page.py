@@ -126,6 +126,36 @@ def test_controls_take_a_run_from_draft_to_its_end(lead: Screen, study: Study) -
         lead.see("the run is stopped")
 
 
+ZOOM = "plot => Plotly.relayout(plot, {'xaxis.range': [1, 1.5], 'yaxis.range': [0.2, 0.9]})"
+WATCH = """plot => {
+    plot.marked = true;
+    plot.blank = 0;
+    const look = () => { plot.blank += !plot.querySelector(".main-svg"); requestAnimationFrame(look); };
+    look();
+}"""
+STATE = """plot => ({marked: plot.marked, blank: plot.blank, points: plot._fullData.at(-1).x.length,
+    x: plot._fullLayout.xaxis.range, y: plot._fullLayout.yaxis.range})"""
+
+
+def test_a_zoomed_chart_stays_as_it_is_when_a_round_comes_and_never_blinks(lead: Screen, study: Study) -> None:
+    with study.service.client() as client:
+        run = client.create(SMALL.model_copy(update={"rounds": 100, "name": "zoomed run"}))
+        client.act(run.id, "step")
+        assert ended(client, run.id).round == 1
+        open_run(lead, run)
+        lead.plotted("metric")
+        chart = lead.page.locator(".st-key-chart-metric .js-plotly-plot")
+        chart.evaluate(ZOOM)
+        chart.evaluate(WATCH)
+        client.act(run.id, "step")
+        wait_until(lambda: chart.evaluate(STATE)["points"] == 2, "the second round in the curve", 30)
+        zoomed = {"marked": True, "blank": 0, "points": 2, "x": [1, 1.5], "y": [0.2, 0.9]}
+        assert chart.evaluate(STATE) == zoomed
+        lead.page.get_by_text("Accuracy", exact=True).last.click()
+        wait_until(lambda: chart.evaluate(STATE)["x"] != [1, 1.5], "the full view of another metric", 30)
+        client.act(run.id, "stop")
+
+
 def test_a_run_is_opened_by_its_address_and_an_unknown_one_is_said(browser: Browser, study: Study) -> None:
     with screen(browser, study.address) as tab:
         tab.sign_in(study.tokens["viewer"])
