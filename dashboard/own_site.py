@@ -112,7 +112,7 @@ def patches(data: WindowData) -> None:
         if not data.vendors:
             st.caption("These data do not say which vendor they come from.")
     with right:
-        counted("Style when cut", "Training", data.styles)
+        counted("Style when cut", "Training", {style_in_words(name): n for name, n in data.styles.items()})
         st.caption(
             f"Read for training in style: {verbatim(style_in_words(data.style))}. No count is withheld here."
         )

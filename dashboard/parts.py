@@ -89,7 +89,7 @@ def label(run: Run) -> str:
 
 
 def choose_run(fits: Callable[[Run], bool] = lambda run: True) -> Run | None:
-    """The run that the page is about: the one in the address, the one chosen before, or the first that moves."""
+    """The run that the page is about: that in the address, the one chosen before, or the first that moves."""
     runs = {run.id: run for run in read(Coordinator.runs).items if fits(run)}
     wanted = st.query_params.get("run") or st.session_state.get("run")
     if wanted and wanted not in runs:
@@ -97,7 +97,7 @@ def choose_run(fits: Callable[[Run], bool] = lambda run: True) -> Run | None:
     if not runs:
         return None
     if wanted not in runs:
-        wanted = next((name for name, run in runs.items() if run.state == "running"), next(iter(runs)))
+        wanted = max(runs, key=lambda name: (runs[name].state == "running", runs[name].round > 0))
     chosen = st.selectbox(
         "Run",
         list(runs),

@@ -125,11 +125,11 @@ def agreement(drift: Drift) -> str:
     if not known:
         return ""
     site, far = max(known.items(), key=lambda each: each[1])
-    verdict = "much alike" if far < ALIKE else "noticeably different" if far < APART else "very different"
-    which = f"**{site}**, the furthest of them," if len(known) > 1 else f"**{site}**"
+    looks = "much like" if far < ALIKE else "noticeably different from" if far < APART else "very different from"
+    whose = f"**{site}**, the furthest site," if len(known) > 1 else f"**{site}**"
     return (
-        f"After round {drift.round} the sites' images look {verdict} to the model: {which} is {far:.2f} standard "
-        f"deviations from the whole, on average over {len(drift.layers)} layers."
+        f"After round {drift.round} the images of {whose} look to the model {looks} those of all sites together: "
+        f"{far:.2f} standard deviations away, on average over {len(drift.layers)} layers."
     )
 
 
@@ -229,7 +229,7 @@ def off_in_state(run: Run, action: Action) -> str:
 def last_seen(site: Site, now: datetime | None = None) -> str:
     """When a site was connected last; a simulated one never is."""
     if site.last_seen is None:
-        return "at the coordinator" if site.simulated else "not yet"
+        return WITHHELD if site.simulated else "not yet"
     return ago(site.last_seen, now)
 
 

@@ -88,7 +88,8 @@ st.title("Audit")
 verdict()
 rows = [row(entry) for entry in page_of(filters())]
 if rows:
-    table([shortened(each) for each in rows])
+    with st.container(key="audit"):
+        table([shortened(each) for each in rows])
     st.download_button(
         "CSV",
         partial(csv_of, columns(rows)),

@@ -115,15 +115,15 @@ def forget_scores(home: Path, run: str) -> None:
 def test_runs_are_compared_with_the_api_s_p_values(lead: Screen, study: Study) -> None:
     lead.open("Compare")
     lead.choose("Reference for p-values", "small run")
-    lead.see("small run (reference)")
+    lead.see("small run · bn-scaffold-std (reference)")
     with study.service.client() as client:
         compared = client.compare((study.rival.id, study.run.id), study.run.id)
     rival = next(run for run in compared.runs if run.run == study.rival.id)
-    row = next(row for row in lead.tables() if row[0] == "rival run")
+    row = next(row for row in lead.tables() if row[0] == "rival run · fedavg")
     assert rival.headline is not None
-    assert row[3] == count(rival.headline.n)
-    assert row[5] == plain(interval(rival.headline.auc_ovo))
-    assert row[7] == plain(p_value(rival.p_value["auc_ovo"]))
+    assert row[1] == count(rival.headline.n)
+    assert row[3] == plain(interval(rival.headline.auc_ovo))
+    assert row[5] == plain(p_value(rival.p_value["auc_ovo"]))
     dots = lead.plotted("bars")[0]
     drawn = dict(zip(dots["y"], dots["x"], strict=True))
     for run in compared.runs:

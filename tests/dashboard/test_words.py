@@ -118,14 +118,15 @@ def test_names_read_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("far", "words"), [(0.3, "much alike"), (0.7, "noticeably different"), (1.2, "very diff")]
+    ("far", "words"), [(0.3, "much like"), (0.7, "noticeably different"), (1.2, "very different")]
 )
 def test_whether_the_sites_agree_is_said_in_words(far: float, words: str) -> None:
     means = {"a": (9.0, 0.1), "b": (9.0, far), "c": (None, None)}
     drift = Drift(run="1", round=4, rounds=(3, 4), layers=(), mean_statistics=means, mean_gradient={})
     said = agreement(drift)
     assert words in said
-    assert f"**b**, the furthest of them, is {far:.2f} standard deviations" in said
+    assert "the images of **b**, the furthest site, look" in said
+    assert f"{far:.2f} standard deviations away" in said
     assert agreement(drift.model_copy(update={"mean_statistics": {"c": (None, None)}})) == ""
 
 
@@ -176,7 +177,7 @@ def test_certificates_are_warned_of_when_the_coordinator_does_and_an_ended_one_i
 
 def test_a_simulated_site_is_said_to_be_simulated() -> None:
     here = a_site(online=None, last_seen=None, simulated=True)
-    assert (last_seen(here), "Simulated" in health(here)) == ("at the coordinator", True)
+    assert (last_seen(here), "Simulated" in health(here)) == ("–", True)
     invited = here.model_copy(update={"simulated": False})
     assert (last_seen(invited), "Enrolled" in health(invited)) == ("not yet", True)
 
