@@ -37,20 +37,25 @@ function template(plot) {
   };
 }
 
-function fitted(plot, height) {
+function size(plot) {
   const full = document.fullscreenElement === plot;
-  return { width: plot.clientWidth, height: full ? window.innerHeight : height };
+  return { width: plot.clientWidth, height: full ? window.innerHeight : plot.usualHeight };
+}
+
+function fit(plot) {
+  const { width, height } = size(plot);
+  if (width !== plot.layout.width || height !== plot.layout.height) Plotly.relayout(plot, { width, height });
 }
 
 export default async function ({ data, parentElement }) {
   const plot = parentElement.querySelector(".plot");
   const { data: traces, layout } = JSON.parse(data.figure);
   plot.setAttribute("aria-label", data.words);
+  plot.usualHeight = layout.height;
   plot.style.minHeight = `${layout.height}px`;
   await loaded(data.plotly);
-  await Plotly.react(plot, traces, { ...layout, ...fitted(plot, layout.height), template: template(plot) }, CONFIG);
-  plot.resized ??= new ResizeObserver(() => Plotly.relayout(plot, fitted(plot, plot.usual)));
-  plot.usual = layout.height;
+  await Plotly.react(plot, traces, { ...layout, ...size(plot), template: template(plot) }, CONFIG);
+  plot.resized ??= new ResizeObserver(() => fit(plot));
   plot.resized.observe(plot);
   return () => plot.resized.disconnect();
 }
