@@ -2,19 +2,11 @@
 
 import argparse
 import os
-import sys
-from pathlib import Path
 
 from dashboard.api import DEFAULT_URL
+from dashboard.server import serve
 from dashboard.window import COORDINATOR, TOKEN_FILE, WINDOW, window_of
 from mammofed.errors import BadSetting
-
-
-def words(host: str, port: int) -> list[str]:
-    """The command that serves the dashboard."""
-    script = str(Path(__file__).parent / "streamlit_app.py")
-    where = ["--server.address", host, "--server.port", str(port)]
-    return [sys.executable, "-m", "streamlit", "run", script, *where]
 
 
 def options() -> argparse.ArgumentParser:
@@ -31,7 +23,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Become the dashboard's server."""
+    """Serve the dashboard."""
     parser = options()
     given = parser.parse_args()
     told = {COORDINATOR: given.url, WINDOW: given.site_window, TOKEN_FILE: given.site_token_file}
@@ -40,8 +32,7 @@ def main() -> None:
         window_of(os.environ, given.host)
     except BadSetting as error:
         parser.error(str(error))
-    command = words(given.host, given.port)
-    os.execv(command[0], command)
+    serve(given.host, given.port)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs_version
 
 from app.schemas import Drift, MetricName, Round, RunMetrics, Series
-from dashboard.words import METRICS
+from dashboard.words import METRICS, in_order, layer_name
 
 # Okabe and Ito's colours, told apart with any colour vision; the blue is lighter, for dark ground.
 PALETTE = ("#1f83c4", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c7aa9", "#999933")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SCALE = "Viridis"  # uniform in lightness, also in print without colour
+PLOTLY = f"plotly-{get_plotlyjs_version()}.js"  # where the server has the script that draws
 HEIGHT = 340
+FEW = 40  # rounds that have room for dots and thick lines
 BANDS = 3  # more of them hide each other
 LABELS = 40  # layers that can be named beside a map
+UNITS = {"statistics": "standard deviations", "gradient": "times the common pull"}
 FAR = 2.0  # drift from which on the colour is the lightest; the same in every round and run
 Column = Sequence[float | int | str | None]
 
@@ -67,9 +71,9 @@ def figure(traces: Sequence[Any], x: str, y: str, height: int = HEIGHT, **layout
     made.update_layout(
         height=height,
         margin={"l": 8, "r": 8, "t": 36, "b": 8},
+        template="none",  # the browser puts the theme in
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         hovermode="closest",
-        uirevision="kept",  # zoom and hidden curves stay when new numbers arrive
         xaxis={"title": x, "automargin": True},
         yaxis={"title": y, "automargin": True},
     )
@@ -117,8 +121,9 @@ def metric_curves(metric: MetricName, lines: Sequence[Line], best: int | None = 
 def stroke(line: Line, index: int) -> go.Scatter:
     """The line of a curve."""
     rounds, values = known(line.rounds, line.series.value)
-    style = {"color": colour(index), "width": 3 if line.main else 1.8, "dash": DASHES[index % len(DASHES)]}
-    mode = "lines+markers" if len(rounds) <= 40 else "lines"
+    few = len(rounds) <= FEW
+    style = {"color": colour(index), "width": 3 if line.main and few else 1.8, "dash": DASHES[index % len(DASHES)]}
+    mode = "lines+markers" if few else "lines"
     hover = f"{line.words}<br>round %{{x}}: %{{y:.3f}}<extra></extra>"
     return go.Scatter(
         x=rounds, y=values, name=line.words, mode=mode, line=style, legendgroup=line.name, hovertemplate=hover
@@ -172,7 +177,7 @@ def timeline(rounds: Sequence[Round]) -> Chart:
     """Who took part in which round, for how long, and who was left out and why."""
     ordered = sorted(rounds, key=lambda each: each.number)
     parts = [(each.number, part) for each in ordered for part in each.sites]
-    names = sorted({part.site for _, part in parts})
+    names = in_order(part.site for _, part in parts)
     seconds = {(number, part.site): part.seconds for number, part in parts if part.took_part}
     out = [(number, part) for number, part in parts if not part.took_part]
     numbers = [each.number for each in ordered]
@@ -181,9 +186,10 @@ def timeline(rounds: Sequence[Round]) -> Chart:
         y=names,
         z=[[seconds.get((number, name)) for number in numbers] for name in names],
         colorscale=SCALE,
+        zmin=0,
         xgap=1,
         ygap=3,
-        colorbar={"title": "seconds", "thickness": 12},
+        colorbar={"title": "seconds", "thickness": 12, "outlinewidth": 0},
         hovertemplate="%{y}, round %{x}: %{z:.1f} s<extra></extra>",
     )
     crosses = go.Scatter(
@@ -195,7 +201,8 @@ def timeline(rounds: Sequence[Round]) -> Chart:
         name="left out",
         hovertemplate="%{y}, round %{x}: %{text}<extra></extra>",
     )
-    made = figure([heat, crosses], "round", "", height=130 + 34 * max(2, len(names)), yaxis={"type": "category"})
+    made = figure([heat, crosses], "round", "", height=100 + 34 * max(2, len(names)), margin_t=8)
+    made.update_yaxes(type="category", categoryorder="array", categoryarray=names, autorange="reversed")
     columns: dict[str, Column] = {
         "round": [number for number, _ in parts],
         "site": [part.site for _, part in parts],
@@ -212,8 +219,8 @@ def drift_map(drift: Drift, kind: str) -> Chart:
     """Layers × sites: how far each site is from the server, `statistics` or `gradient`."""
     layers = [layer.layer for layer in drift.layers]
     values: list[dict[str, float | None]] = [getattr(layer, kind) for layer in drift.layers]
-    names = sorted({name for row in values for name in row})
-    unit = "standard deviations" if kind == "statistics" else "‖c_i − c‖ / ‖c‖"
+    names = in_order(name for row in values for name in row)
+    unit = UNITS[kind]
     heat = go.Heatmap(
         x=names,
         y=layers,
@@ -225,6 +232,7 @@ def drift_map(drift: Drift, kind: str) -> Chart:
         colorbar={
             "title": {"text": unit, "side": "right"},
             "thickness": 12,
+            "outlinewidth": 0,
             "tickvals": [0, 0.5, 1, 1.5, FAR],
             "ticktext": ["0", "0.5", "1", "1.5", f"≥ {FAR:g}"],
         },
@@ -232,7 +240,9 @@ def drift_map(drift: Drift, kind: str) -> Chart:
     )
     made = figure([heat], "site", "layer, first to last", height=min(760, 160 + 14 * len(layers)))
     every = -(-len(layers) // LABELS)
-    made.update_yaxes(autorange="reversed", tickfont={"size": 10}, type="category", tickvals=layers[::every])
+    shown = layers[::every]
+    made.update_yaxes(autorange="reversed", tickfont={"size": 10}, type="category")
+    made.update_yaxes(tickvals=shown, ticktext=[layer_name(layer) for layer in shown])
     columns: dict[str, Column] = {"layer": layers, **{name: [row.get(name) for row in values] for name in names}}
     return Chart(made, columns, f"Drift of {kind} by layer and site in round {drift.round}, in {unit}")
 
@@ -245,7 +255,7 @@ def drift_curve(drift: Drift, kind: str) -> Chart:
         rounds, drifts = known(drift.rounds, values)
         style = {"color": colour(index), "width": 2, "dash": DASHES[index % len(DASHES)]}
         traces.append(go.Scatter(x=rounds, y=drifts, name=name, mode="lines", line=style))
-    unit = "standard deviations" if kind == "statistics" else "‖c_i − c‖ / ‖c‖"
+    unit = UNITS[kind]
     made = figure(traces, "round", f"mean over layers ({unit})", showlegend=True)
     made.update_yaxes(rangemode="tozero")
     return Chart(made, {"round": drift.rounds, **means}, f"Mean drift of {kind} over rounds by site")

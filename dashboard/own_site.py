@@ -12,7 +12,7 @@ from dashboard.api import POLL
 from dashboard.parts import draw, table
 from dashboard.result_charts import histogram
 from dashboard.window import Window, WindowShut, window_of
-from dashboard.words import clock, count, spaced, verbatim
+from dashboard.words import clock, count, spaced, style_in_words, verbatim
 from mammofed.errors import BadSetting
 
 COMMAND = """mammofed site join KIT --data PATCHES        # prints the address and the file
@@ -112,8 +112,10 @@ def patches(data: WindowData) -> None:
         if not data.vendors:
             st.caption("These data do not say which vendor they come from.")
     with right:
-        counted("Style when cut", "Training", data.styles)
-        st.caption(f"Read for training in style: {verbatim(data.style)}. No count is withheld here.")
+        counted("Style when cut", "Training", {style_in_words(name): n for name, n in data.styles.items()})
+        st.caption(
+            f"Read for training in style: {verbatim(style_in_words(data.style))}. No count is withheld here."
+        )
 
 
 def pictures(seen: Seen) -> None:

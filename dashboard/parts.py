@@ -1,6 +1,7 @@
 """Charts, runs, metrics → what several pages show: a chart with its downloads, the choice of a run, badges."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import streamlit as st
 from streamlit.components.v2 import component
@@ -8,17 +9,19 @@ from streamlit.components.v2 import component
 from app.client import Coordinator, CoordinatorRefused
 from app.schemas import Headline, MetricName, Run
 from dashboard.api import read
-from dashboard.charts import Chart
+from dashboard.charts import PLOTLY, Chart
 from dashboard.words import METRIC_MEANS, METRICS, STATES, bounds, number, verbatim
 
-# Plotly's own camera button saves the format that stands in its options when it is pressed.
+PLOT_HTML = '<div class="plot" role="figure"></div>'
+plot = component(
+    "mammofed_plot", html=PLOT_HTML, js=Path(__file__).with_name("plot.js").read_text(), isolate_styles=False
+)
 SAVE_JS = """
 export default function ({ data, parentElement }) {
   for (const format of ["png", "svg"]) {
     parentElement.querySelector("." + format).onclick = () => {
       const plot = document.querySelector(".st-key-" + data.chart + " .js-plotly-plot");
-      plot._context.toImageButtonOptions = { format, filename: data.name, scale: format === "png" ? 2 : 1 };
-      plot.querySelector(".modebar-btn[data-attr='toImage'], .modebar-btn[data-title*='ownload']").click();
+      Plotly.downloadImage(plot, { format, filename: data.name, scale: format === "png" ? 2 : 1 });
     };
   }
 }
@@ -38,7 +41,7 @@ NO_RUNS = "There is no run yet."
 def draw(chart: Chart, key: str) -> None:
     """A chart with its three downloads below."""
     with st.container(key=f"chart-{key}", gap="xxsmall"):
-        st.plotly_chart(chart.figure, key=f"{key}-plot", alt=chart.words, config={"displaylogo": False})
+        plot(data=drawn(chart), key=f"{key}-plot")
         with st.container(
             horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="xxsmall"
         ):
@@ -55,6 +58,13 @@ def draw(chart: Chart, key: str) -> None:
             save_picture(
                 data={"chart": f"chart-{key}", "name": f"mammofed-{key}"}, key=f"{key}-save", width="content"
             )
+
+
+def drawn(chart: Chart) -> dict[str, str]:
+    """What the browser needs to draw a chart; its zoom stays while it shows the same of the same run."""
+    shows = f"{chart.figure.layout.yaxis.title.text} of {st.session_state.get('run')}"
+    figure = chart.figure.update_layout(uirevision=shows).to_json()
+    return {"figure": figure, "words": chart.words, "plotly": PLOTLY}
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> None:
@@ -79,7 +89,7 @@ def label(run: Run) -> str:
 
 
 def choose_run(fits: Callable[[Run], bool] = lambda run: True) -> Run | None:
-    """The run that the page is about: the one in the address, the one chosen before, or the first that moves."""
+    """The run that the page is about: that in the address, the one chosen before, or the first that moves."""
     runs = {run.id: run for run in read(Coordinator.runs).items if fits(run)}
     wanted = st.query_params.get("run") or st.session_state.get("run")
     if wanted and wanted not in runs:
@@ -87,7 +97,7 @@ def choose_run(fits: Callable[[Run], bool] = lambda run: True) -> Run | None:
     if not runs:
         return None
     if wanted not in runs:
-        wanted = next((name for name, run in runs.items() if run.state == "running"), next(iter(runs)))
+        wanted = max(runs, key=lambda name: (runs[name].state == "running", runs[name].round > 0))
     chosen = st.selectbox(
         "Run",
         list(runs),

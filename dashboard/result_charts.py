@@ -59,15 +59,29 @@ def confusion(results: Results) -> Chart:
         y=names,
         z=shares,
         text=results.confusion,
-        texttemplate="%{text}",
         colorscale=SCALE,
         zmin=0,
         zmax=1,
-        colorbar={"title": {"text": "share of the true class", "side": "right"}, "thickness": 12},
+        colorbar={
+            "title": {"text": "share of the true class", "side": "right"},
+            "thickness": 12,
+            "outlinewidth": 0,
+        },
         hovertemplate="true %{y}, named %{x}: %{text} patches (%{z:.0%})<extra></extra>",
     )
-    made = figure([heat], f"named by the model (n = {count(results.n)} patches)", "true class", height=400)
-    made.update_yaxes(autorange="reversed")
+    numbers = go.Scatter(  # black on light cells and white on dark ones
+        x=names * len(names),
+        y=[name for name in names for _ in names],
+        text=[str(cell) for row in results.confusion for cell in row],
+        textfont={"color": ["black" if part > 0.5 else "white" for row in shares for part in row]},
+        mode="text",
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    x = f"named by the model (n = {count(results.n)} patches)"
+    made = figure([heat, numbers], x, "true class", height=400)
+    made.update_xaxes(range=[-0.5, len(names) - 0.5])
+    made.update_yaxes(range=[len(names) - 0.5, -0.5])
     columns: dict[str, Column] = {
         "true class": names,
         **{name: [row[at] for row in results.confusion] for at, name in enumerate(names)},
@@ -137,7 +151,8 @@ def dot_plot(metric: MetricName, rows: Mapping[str, Metric], colours: Sequence[s
         marker={"size": 11, "color": list(colours)},
         hovertemplate="%{y}: %{x:.3f}<extra></extra>",
     )
-    made = figure([dots], f"{METRICS[metric]} with 95 % interval", "", height=120 + 44 * max(2, len(rows)))
+    made = figure([dots], f"{METRICS[metric]} with 95 % interval", "", height=90 + 44 * max(2, len(rows)))
+    made.update_layout(margin_t=8, showlegend=False)
     return made.update_yaxes(autorange="reversed", type="category")
 
 

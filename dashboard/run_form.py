@@ -8,9 +8,8 @@ import streamlit as st
 from app.client import Coordinator
 from app.schemas import RunSettings
 from dashboard import api
-from dashboard.words import METRICS, size
+from dashboard.words import ENGINES, METRICS, size
 
-ENGINES = {"local": "On the coordinator's machine", "nvflare": "At the enrolled sites"}
 SOURCES = {"synthetic": "Synthetic hospitals", "mnist": "MNIST digits", "stores": "Patch stores"}
 
 
@@ -52,7 +51,7 @@ def data_fields(base: RunSettings, key: str) -> dict[str, Any]:
         "Where it trains",
         engines,
         index=place(engines, base.engine),
-        format_func=ENGINES.__getitem__,
+        format_func=lambda name: ENGINES[name].capitalize(),
         horizontal=True,
         key=f"{key}-engine",
     )

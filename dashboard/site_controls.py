@@ -32,8 +32,8 @@ def manage_site(sites: tuple[Site, ...]) -> None:
     if not sites:
         return
     with st.container(border=True, key="manage-site"):
-        st.markdown("**Take a site out, or in again**")
         names = {site.name: site for site in sites}
+        st.markdown(f"**Take {'a site' if len(names) > 1 else sites[0].name} out, or in again**")
         site = names[st.selectbox("Site", list(names), key="managed_site")] if len(names) > 1 else sites[0]
         off = {action: why_off(site, action) for action in ACTIONS}
         with st.container(horizontal=True):

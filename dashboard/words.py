@@ -1,9 +1,10 @@
 """Numbers and states of the coordinator → plain words, the same on every page."""
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from app.schemas import Action, Certificate, Headline, Me, Metric, MetricName, Run, RunState, Site
+from app.schemas import Action, Certificate, Drift, Headline, Me, Metric, MetricName, Run, RunState, Site
 
 METRICS: dict[MetricName, str] = {
     "accuracy": "Accuracy",
@@ -40,7 +41,9 @@ POOLING = (
     "patches. Intervals of the whole, curves and figures by class need scores that every site shares "
     "(`mammofed site join --share-scores`)."
 )
+ENGINES = {"local": "on the coordinator's machine", "nvflare": "at the enrolled sites"}
 ENDED = ("completed", "stopped", "failed")
+ALIKE, APART = 0.5, 1.0  # standard deviations below which sites look alike, from which on very different
 WITHHELD = "–"
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -88,9 +91,46 @@ def p_value(value: float | None) -> str:
     return f"<{NBSP}0.001" if value < 0.001 else f"{value:.3f}"
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names as people count: hospital-2 before hospital-10."""
+    return sorted(set(names), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+
+
 def spaced(name: str) -> str:
     """A class by its name in words: `mass_benign` is a mass, benign."""
     return name.replace("_", " ")
+
+
+def layer_name(path: str) -> str:
+    """A layer by its place: `features.denseblock1.denselayer2.layers.norm1` is block 1, layer 2, norm 1."""
+    parts = [part.removeprefix("dense") for part in path.split(".") if part not in ("features", "layers")]
+    return ", ".join(re.sub(r"(?<=\D)(\d+)$", r" \1", part) for part in parts)
+
+
+def style_in_words(style: str) -> str:
+    """A grey-level style as a reader of mammograms would say it, with its name."""
+    kind, *rest = style.split(":")
+    if kind == "sigmoid" and len(rest) == 2:
+        return f"sigmoid LUT, centre {rest[0]}, width {rest[1]}"
+    return {"none": "as acquired, no LUT", "voi": f"the file's own VOI LUT {''.join(rest)}"}.get(kind, style)
+
+
+def agreement(drift: Drift) -> str:
+    """Whether the sites' images look alike to the model after a round, in one sentence; empty if not measured."""
+    if drift.round not in drift.rounds:
+        return ""
+    at = drift.rounds.index(drift.round)
+    found = {site: values[at] for site, values in drift.mean_statistics.items()}
+    known = {site: value for site, value in found.items() if value is not None}
+    if not known:
+        return ""
+    site, far = max(known.items(), key=lambda each: each[1])
+    looks = "much like" if far < ALIKE else "noticeably different from" if far < APART else "very different from"
+    whose = f"**{site}**, the furthest site," if len(known) > 1 else f"**{site}**"
+    return (
+        f"After round {drift.round} the images of {whose} look to the model {looks} those of all sites together: "
+        f"{far:.2f} standard deviations away, on average over {len(drift.layers)} layers."
+    )
 
 
 def share(value: float | None) -> str:
@@ -189,7 +229,7 @@ def off_in_state(run: Run, action: Action) -> str:
 def last_seen(site: Site, now: datetime | None = None) -> str:
     """When a site was connected last; a simulated one never is."""
     if site.last_seen is None:
-        return "simulated here" if site.simulated else "not yet"
+        return WITHHELD if site.simulated else "not yet"
     return ago(site.last_seen, now)
 
 
@@ -201,7 +241,7 @@ def health(site: Site) -> str:
         return ":orange-badge[:material/pause_circle: Paused]"
     if site.online is None:
         return (
-            ":blue-badge[:material/home: Here]"
+            ":blue-badge[:material/home: Simulated]"
             if site.simulated
             else ":blue-badge[:material/mark_email_read: Enrolled]"
         )

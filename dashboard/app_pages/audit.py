@@ -13,6 +13,11 @@ from dashboard.parts import columns, table
 from dashboard.words import clock, verbatim
 
 ROWS = 50
+FILTERS = (  # field, label, example
+    ("actor", "Who", "admin"),
+    ("action", "Did", "run.start"),
+    ("subject", "To", "hospital-1"),
+)
 WIDTH = 100  # characters of the detail that are shown
 
 
@@ -31,7 +36,7 @@ def row(entry: AuditEntry) -> dict[str, str]:
     """An entry in words."""
     return {
         "No.": str(entry.id),
-        "When": clock(entry.at),
+        "When (UTC)": clock(entry.at).removesuffix(" UTC"),
         "Who": entry.actor,
         "Did": entry.action,
         "To": entry.subject,
@@ -50,8 +55,11 @@ def shortened(full: dict[str, str]) -> dict[str, str]:
 
 def filters() -> dict[str, str | None]:
     """Who, what and on what; empty means all."""
-    fields = zip(st.columns(3), ("actor", "action", "subject"), ("Who", "Did", "To"), strict=True)
-    return {name: column.text_input(text, key=f"audit-{name}").strip() or None for column, name, text in fields}
+    return {
+        name: column.text_input(text, key=f"audit-{name}", placeholder=f"all, or exactly: {example}").strip()
+        or None
+        for column, (name, text, example) in zip(st.columns(3), FILTERS, strict=True)
+    }
 
 
 def entries(
@@ -80,7 +88,8 @@ st.title("Audit")
 verdict()
 rows = [row(entry) for entry in page_of(filters())]
 if rows:
-    table([shortened(each) for each in rows])
+    with st.container(key="audit"):
+        table([shortened(each) for each in rows])
     st.download_button(
         "CSV",
         partial(csv_of, columns(rows)),

@@ -16,13 +16,13 @@ MOST = 10
 def row(run: ComparedRun, reference: str, metric: MetricName) -> dict[str, str]:
     """A run in words."""
     shown = run.headline
+    named = [] if run.name == run.algorithm else [run.algorithm]
+    said = [*named, *([] if run.state == "completed" else [run.state])]
     return {
-        "Run": f"**{verbatim(run.name)}**" + (" (reference)" if run.run == reference else ""),
-        "Algorithm": run.algorithm,
-        "State": run.state,
+        "Run": " · ".join([f"**{verbatim(run.name)}**", *said]) + (" (reference)" if run.run == reference else ""),
         "n": count(shown.n if shown else None),
         **{name: interval(getattr(shown, key) if shown else None) for key, name in METRICS.items()},
-        "p-value": p_value(run.p_value.get(metric)),
+        "p\N{NON-BREAKING HYPHEN}value": p_value(run.p_value.get(metric)),
         "Gap recovered": share(run.gap_recovered.get(metric)),
     }
 

@@ -8,7 +8,7 @@ from dashboard import api
 from dashboard.own_site import own_site
 from dashboard.parts import NO_RUNS, choose_run, draw, table
 from dashboard.result_charts import class_counts, histogram
-from dashboard.words import WITHHELD, count, spaced, verbatim
+from dashboard.words import ENDED, WITHHELD, count, spaced, style_in_words, verbatim
 
 PARTS = {"train": "Training", "test": "Test"}
 
@@ -33,7 +33,12 @@ def counts(sites: tuple[RunSite, ...]) -> None:
             for site in sites
         ]
     )
-    table([{"Site": site.site, "Style": verbatim(site.style), "Vendor": vendors(site)} for site in sites])
+    table(
+        [
+            {"Site": site.site, "Style": verbatim(style_in_words(site.style)), "Vendor": vendors(site)}
+            for site in sites
+        ]
+    )
     st.caption(f"{WITHHELD} is a count that the site withholds: too small, or zero; both look alike on purpose.")
 
 
@@ -52,8 +57,8 @@ def one_site(run: str, site: RunSite) -> None:
         else:
             draw(histogram(site), "histogram")
             st.caption(
-                f"Style: {verbatim(site.style)}. Sites whose curves differ much need a batch-norm policy that can "
-                "bear it."
+                f"Style: {verbatim(style_in_words(site.style))}. Sites whose curves differ much need an algorithm "
+                "that can bear it."
             )
     with right:
         st.subheader("Example patches")
@@ -83,7 +88,9 @@ def of_run(run: Run) -> None:
     """What the run knows of its sites' data."""
     sites = api.read(Coordinator.run_sites, run.id)
     if not sites:
-        st.info("What is known of the data appears when the run starts.", icon=":material/hourglass_empty:")
+        ended = "This run ended before anything was known of its data."
+        waits = "What is known of the data appears when the run starts."
+        st.info(ended if run.state in ENDED else waits, icon=":material/hourglass_empty:")
         return
     counts(sites)
     me = api.me()

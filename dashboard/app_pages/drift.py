@@ -7,13 +7,14 @@ from app.schemas import Drift
 from dashboard import api
 from dashboard.charts import drift_curve, drift_map
 from dashboard.parts import NO_RUNS, choose_run, draw
+from dashboard.words import agreement
 
 MEANING = {
     "statistics": "Batch normalisation rescales what a layer sees by the mean and spread of the current images. "
     "Each cell says how far a site's mean and spread are from those of the whole federation, in standard "
-    "deviations: near 0 the site's images look to this layer like everyone's; from about 1 on, the layer works on "
-    "quite other numbers there. Differences in the first layers come from image style (vendor, LUT); in the last "
-    "ones from other cases.",
+    "deviations (lighter is further): near 0 the site's images look to this layer like everyone's; from about 1 "
+    "on, the layer works on quite other numbers there. Differences in the first layers come from image style "
+    "(vendor, LUT); in the last ones from other cases.",
     "gradient": "Each site pulls the model in its own direction. Each cell says how far that pull is from the "
     "common one, relative to the common one: near 0 the sites agree; above 1 a site's own pull outweighs what all "
     "have in common. SCAFFOLD and its relatives measure this to correct for it.",
@@ -61,6 +62,6 @@ drift = look(chosen.id)
 if not drift.layers:
     st.info("Drift is measured with the first committed round.", icon=":material/hourglass_empty:")
     st.stop()
-st.caption(f"{len(drift.layers)} batch-norm layers after round {drift.round}; lighter is further apart.")
+st.write(agreement(drift))
 shown(drift, "statistics")
 shown(drift, "gradient")

@@ -7,7 +7,7 @@ import streamlit as st
 from pydantic import ValidationError
 
 from app.client import Coordinator
-from app.schemas import DataSettings, Preset, RunSettings
+from app.schemas import DataSettings, Estimate, Preset, RunSettings
 from dashboard import api
 from dashboard.run_form import advanced_fields, data_fields, training_fields
 from dashboard.words import duration, size
@@ -67,14 +67,24 @@ def cost(settings: RunSettings) -> None:
     traffic.metric(
         "Traffic",
         size(estimate.traffic_bytes) if estimate.traffic_bytes is not None else "none",
-        estimate.traffic,
+        traffic_a_round(estimate, settings.rounds),
         delta_color="off",
         delta_arrow="off",
         border=True,
-        help="All sites, all rounds, both ways. Below: what a site sends in a round; |W| weights, |S| statistics.",
+        help="All sites, both ways. A site sends in a round "
+        f"{estimate.traffic}: |W| bytes of weights, |S| of batch-norm statistics.",
     )
     parameters.metric(
         "Parameters", f"{estimate.parameters:,}", settings.model, delta_color="off", delta_arrow="off", border=True
+    )
+
+
+def traffic_a_round(estimate: Estimate, rounds: int) -> str:
+    """What a single round costs of the whole traffic."""
+    return (
+        "the data are pooled"
+        if estimate.traffic_bytes is None
+        else f"{size(estimate.traffic_bytes / rounds)} a round"
     )
 
 

@@ -9,6 +9,7 @@ from dashboard.charts import BANDS, Line, loss_curve, metric_curves, timeline
 from dashboard.parts import NO_RUNS, badge, choose_metric, choose_run, draw, headline, label, table
 from dashboard.words import (
     ACTIONS,
+    ENGINES,
     METRICS,
     POOLING,
     clock,
@@ -33,7 +34,7 @@ def standing(run_id: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.caption(
-            f"{run.settings.model} · {run.settings.engine} engine · created by {verbatim(run.created_by)}, "
+            f"{run.settings.model}, trains {ENGINES[run.settings.engine]}; created by {verbatim(run.created_by)}, "
             f"{clock(run.created_at)}"
         )
     st.progress(min(1.0, run.round / run.settings.rounds), text=f"**{progress(run)}**, {left(run)}")
@@ -101,12 +102,10 @@ def latest_in_words(run: Run) -> str:
     """What the three numbers are of."""
     if run.latest is None:
         return "No round has been evaluated yet."
-    of = f" ({patches(run.latest)})" if run.latest.n is not None else ""
+    of = f", {patches(run.latest)}" if run.latest.n is not None else ""
     if not run.latest.pooled:
         return f"Latest evaluated model{of}: {POOLING} {best_in_words(run)[0].upper()}{best_in_words(run)[1:]}."
-    return (
-        f"Latest evaluated model on the test patches of all sites{of}, with 95 % intervals; {best_in_words(run)}."
-    )
+    return f"Latest evaluated model{of} of all sites, with 95 % intervals; {best_in_words(run)}."
 
 
 def best_in_words(run: Run) -> str:
@@ -162,6 +161,7 @@ def curves(run_id: str, metric: MetricName, rivals: tuple[str, ...], per_site: b
         st.caption(band_in_words(metrics.stride, len(lines), run.latest is None or run.latest.pooled or per_site))
     with narrow:
         draw(loss_curve(metrics, per_site), "loss")
+        st.caption("How far the model still is from the right answers on the training patches. It should fall.")
 
 
 def band_in_words(stride: int, lines: int, bands: bool) -> str:

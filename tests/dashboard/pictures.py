@@ -21,6 +21,7 @@ from tests.federation.stores import cut_store
 PAGES = ("Overview", "Run", "Results", "Compare", "Drift", "Data", "New run", "Audit")
 DARK = ("Run",)
 WIDTH, HEIGHT = 1280, 1000
+GROWTH = 1000  # milliseconds within which a page that still grows has grown
 ROWS = {"centralized": "all data pooled", "fedavg": "plain averaging", "scaffold": "scaffold"}
 SETTINGS = RunSettings(
     model="densenet-small",
@@ -62,11 +63,13 @@ def save(tab: Screen, path: Path) -> None:
 
 
 def fit_height(tab: Screen) -> None:
-    """Make the window as high as the page, which scrolls within it and would be cut."""
-    high = tab.page.get_by_test_id("stMain").evaluate("part => part.scrollHeight")
-    tab.page.set_viewport_size({"width": WIDTH, "height": max(HEIGHT, high)})
-    tab.settle()
-    tab.page.wait_for_load_state("networkidle")
+    """Make the window as high as the page, which scrolls within it and would be cut, until it grows no more."""
+    before, high = 0, HEIGHT
+    while high > before:
+        tab.page.set_viewport_size({"width": WIDTH, "height": high})
+        tab.settle()
+        tab.page.wait_for_timeout(GROWTH)
+        before, high = high, tab.page.get_by_test_id("stMain").evaluate("part => part.scrollHeight")
 
 
 def take_all(browser: Browser, address: str, token: str, out: Path) -> None:
@@ -94,9 +97,7 @@ def take_hospital(browser: Browser, service: Service, folder: Path, out: Path) -
         ):
             tab.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
             tab.sign_in(service.token("site", "hospital-1")).open("Data")
-            tab.page.get_by_role("heading", name="At your site, for you alone").evaluate(
-                "one => one.scrollIntoView()"
-            )
+            tab.page.get_by_role("heading", name="At your site, for you alone").wait_for()
             save(tab, out / "dashboard-data-operator.png")
 
 

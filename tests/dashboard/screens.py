@@ -101,6 +101,7 @@ class Screen:
             "data-test-script-state", "notRunning", timeout=PATIENCE
         )
         expect(self.page.get_by_test_id("stSkeleton")).to_have_count(0, timeout=PATIENCE)
+        expect(self.page.locator(".plot:not(:has(.main-svg))")).to_have_count(0, timeout=PATIENCE)
 
     def choose(self, label: str, option: str) -> None:
         """An option of a drop-down list; it closes when the page scrolls, and is then opened again."""

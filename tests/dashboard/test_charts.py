@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 
 from app.schemas import (
+    ClassResult,
     ComparedRun,
     Curve,
     Drift,
     Headline,
     LayerDrift,
     Metric,
+    Results,
     Round,
     RunSite,
     SiteRound,
@@ -16,7 +18,7 @@ from app.schemas import (
     StudyLine,
 )
 from dashboard.charts import drift_map, timeline
-from dashboard.result_charts import bars, class_counts, histogram, roc
+from dashboard.result_charts import bars, class_counts, confusion, histogram, roc
 from dashboard.study_charts import study_chart
 
 NONE = Metric(value=None, low=None, high=None)
@@ -48,11 +50,14 @@ def test_the_timeline_marks_who_was_left_out_and_why() -> None:
 
 
 def test_drift_is_drawn_layer_by_site() -> None:
-    layers = (LayerDrift(layer="first", statistics={"a": 0.5, "b": None}, gradient={"a": None, "b": None}),)
+    layers = (
+        LayerDrift(layer="features.norm0", statistics={"a": 0.5, "b": None}, gradient={"a": None, "b": None}),
+    )
     drift = Drift(run="1", round=3, rounds=(3,), layers=layers, mean_statistics={}, mean_gradient={})
     chart = drift_map(drift, "statistics")
     assert [list(row) for row in chart.figure.data[0].z] == [[0.5, None]]
-    assert chart.csv() == "layer,a,b\nfirst,0.5,\n"
+    assert chart.csv() == "layer,a,b\nfeatures.norm0,0.5,\n"
+    assert list(chart.figure.layout.yaxis.ticktext) == ["norm 0"]
 
 
 def test_a_drift_has_the_same_colour_in_every_round_and_large_maps_name_some_layers() -> None:
@@ -122,6 +127,23 @@ def test_a_study_at_one_place_is_a_dot_a_row() -> None:
     (dots,) = study_chart(without_value(a_study((1.0,)), 1), "accuracy").figure.data
     assert list(dots.y) == ["fedavg", "scaffold (diverged)"]
     assert list(dots.x) == [0.5, None]
+
+
+def test_numbers_in_the_confusion_matrix_are_read_on_light_and_on_dark_cells() -> None:
+    classes = tuple(
+        ClassResult(name=name, n=10, auc=NONE, pr_auc=NONE, sensitivity=NONE, specificity=NONE) for name in "ab"
+    )
+    results = Results(
+        run="1", round=1, which="best", headline=headline(0.5), n=20, threshold=None, classes=classes, sites={},
+        confusion=((9, 1), (4, 6)), calibration_error=None, calibration=(), one_vs_rest=(), one_vs_one=(),
+    )  # fmt: skip
+    numbers = confusion(results).figure.data[1]
+    assert list(zip(numbers.y, numbers.x, numbers.text, numbers.textfont.color, strict=True)) == [
+        ("a", "a", "9", "black"),
+        ("a", "b", "1", "white"),
+        ("b", "a", "4", "white"),
+        ("b", "b", "6", "black"),
+    ]
 
 
 def test_withheld_counts_have_no_bar() -> None:

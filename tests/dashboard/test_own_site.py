@@ -18,7 +18,7 @@ from app.schemas import Role
 from app.site.data import SiteSettings, open_site
 from app.site.window import View, opened, view_of
 from dashboard.window import Window, WindowShut, window_of
-from dashboard.words import count, spaced
+from dashboard.words import count, spaced, style_in_words
 from mammofed.errors import BadSetting
 from tests.dashboard.conftest import Study
 from tests.dashboard.screens import PATIENCE, Screen, running_dashboard, screen
@@ -123,7 +123,8 @@ def test_the_operator_sees_what_the_window_says_and_the_coordinator_hears_none_o
         rows = tab.tables()
         for name, number in data.train.items():
             assert [spaced(name), count(number), count(data.test[name])] in rows
-        for counts in (data.vendors, data.styles, *report.counts.values()):
+        styles = {style_in_words(name): number for name, number in data.styles.items()}
+        for counts in (data.vendors, styles, *report.counts.values()):
             assert all([spaced(name), count(number)] in rows for name, number in counts.items())
         before, after = tab.plotted("own-histogram")
         assert before["y"] == pytest.approx(data.histogram_before)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from app.schemas import Run
-from dashboard.words import count, interval, p_value, spaced
+from dashboard.words import count, interval, p_value, spaced, style_in_words
 from tests.app.coordinator.services import trained, wait_until
 from tests.dashboard.conftest import SETTINGS, Reader, Study
 from tests.dashboard.screens import PATIENCE, Screen
@@ -100,7 +100,7 @@ def test_without_shared_scores_the_headline_the_sites_the_files_and_the_card_are
     expect(lead.page.get_by_test_id("stMetric").first).to_contain_text(f"{results.headline.accuracy.value:.3f}")
     lead.see_rows(*results.sites)
     expect(lead.page.get_by_role("button", name="safetensors")).to_be_enabled()
-    expect(lead.page.get_by_test_id("stPlotlyChart")).to_have_count(0)
+    expect(lead.page.locator(".js-plotly-plot")).to_have_count(0)
     lead.page.get_by_text("Model card", exact=True).click()
     lead.see("there are no figures by class here")
 
@@ -115,15 +115,15 @@ def forget_scores(home: Path, run: str) -> None:
 def test_runs_are_compared_with_the_api_s_p_values(lead: Screen, study: Study) -> None:
     lead.open("Compare")
     lead.choose("Reference for p-values", "small run")
-    lead.see("small run (reference)")
+    lead.see("small run · bn-scaffold-std (reference)")
     with study.service.client() as client:
         compared = client.compare((study.rival.id, study.run.id), study.run.id)
     rival = next(run for run in compared.runs if run.run == study.rival.id)
-    row = next(row for row in lead.tables() if row[0] == "rival run")
+    row = next(row for row in lead.tables() if row[0] == "rival run · fedavg")
     assert rival.headline is not None
-    assert row[3] == count(rival.headline.n)
-    assert row[5] == plain(interval(rival.headline.auc_ovo))
-    assert row[7] == plain(p_value(rival.p_value["auc_ovo"]))
+    assert row[1] == count(rival.headline.n)
+    assert row[3] == plain(interval(rival.headline.auc_ovo))
+    assert row[5] == plain(p_value(rival.p_value["auc_ovo"]))
     dots = lead.plotted("bars")[0]
     drawn = dict(zip(dots["y"], dots["x"], strict=True))
     for run in compared.runs:
@@ -153,7 +153,7 @@ def test_data_are_those_of_the_api(reader: Reader, study: Study) -> None:
     vendors = [", ".join(f"{name}: {number}" for name, number in site.vendors.items()) for site in sites]
     assert lead.tables() == [
         *([site.site, *map(count, site.train.values())] for site in sites),
-        *([site.site, site.style, told] for site, told in zip(sites, vendors, strict=True)),
+        *([site.site, style_in_words(site.style), told] for site, told in zip(sites, vendors, strict=True)),
     ]
     assert [sum(site.vendors.values()) for site in sites] == [
         sum(filter(None, site.train.values())) for site in sites

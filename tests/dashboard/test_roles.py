@@ -132,6 +132,10 @@ def test_a_tablet_shows_whole_pages(browser: Browser, study: Study, size: dict[s
             wide = "part => part.scrollWidth - part.clientWidth"
             assert tab.page.get_by_test_id("stMain").evaluate(wide) == 0, title
             assert tab.page.locator("html").evaluate(wide) == 0, title
+            cut = "tables => tables.map(one => one.scrollWidth - one.clientWidth)"
+            assert not any(tab.page.get_by_test_id("stTable").evaluate_all(cut)), title
+            names = "parts => parts.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+            assert tab.page.get_by_test_id("stPageLink").locator("*").evaluate_all(names) == [], title
         tab.healthy()
 
 

@@ -1,7 +1,7 @@
 """The pages Overview and Run: numbers equal to the API's, controls that do what they say."""
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from app.schemas import Run
 from dashboard.words import interval
@@ -124,6 +124,51 @@ def test_controls_take_a_run_from_draft_to_its_end(lead: Screen, study: Study) -
         press("Stop for good")
         wait_until(lambda: client.run(run.id).state == "stopped", "the stop")
         lead.see("the run is stopped")
+
+
+WATCH = """plot => {
+    plot.marked = true;
+    plot.blank = 0;
+    const look = () => { plot.blank += !plot.querySelector(".main-svg"); requestAnimationFrame(look); };
+    look();
+}"""
+STATE = """plot => ({marked: plot.marked, blank: plot.blank, points: plot._fullData.at(-1).x.length,
+    x: plot._fullLayout.xaxis.range, y: plot._fullLayout.yaxis.range})"""
+
+
+def test_a_zoomed_chart_stays_as_it_is_when_a_round_comes_and_never_blinks(lead: Screen, study: Study) -> None:
+    with study.service.client() as client:
+        run = client.create(SMALL.model_copy(update={"rounds": 100, "name": "zoomed run"}))
+        client.act(run.id, "step")
+        assert ended(client, run.id).round == 1
+        open_run(lead, run)
+        lead.plotted("metric")
+        chart = lead.page.locator(".st-key-chart-metric .js-plotly-plot")
+        whole = chart.evaluate(STATE)
+        zoom(lead, chart)
+        chart.evaluate(WATCH)
+        zoomed = chart.evaluate(STATE)
+        assert zoomed["x"] != whole["x"]
+        assert zoomed["y"] != whole["y"]
+        client.act(run.id, "step")
+        wait_until(lambda: chart.evaluate(STATE)["points"] == 2, "the second round in the curve", 30)
+        assert chart.evaluate(STATE) == {**zoomed, "marked": True, "blank": 0, "points": 2}
+        lead.page.get_by_text("Accuracy", exact=True).last.click()
+        wait_until(lambda: chart.evaluate(STATE)["x"] != zoomed["x"], "the full view of another metric", 30)
+        client.act(run.id, "stop")
+
+
+def zoom(tab: Screen, chart: Locator) -> None:
+    """Drag over the middle of a chart, as a person does."""
+    area = chart.locator(".nsewdrag")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    assert box is not None
+    places = [(box["x"] + share * box["width"], box["y"] + share * box["height"]) for share in (0.3, 0.7)]
+    tab.page.mouse.move(*places[0])
+    tab.page.mouse.down()
+    tab.page.mouse.move(*places[1], steps=5)
+    tab.page.mouse.up()
 
 
 def test_a_run_is_opened_by_its_address_and_an_unknown_one_is_said(browser: Browser, study: Study) -> None:

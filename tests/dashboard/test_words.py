@@ -8,6 +8,7 @@ from app.federation.provision import WARN_DAYS
 from app.schemas import (
     Certificate,
     Curves,
+    Drift,
     Me,
     Metric,
     Run,
@@ -23,16 +24,20 @@ from dashboard.growth import extended
 from dashboard.words import (
     CERTIFICATE_DAYS,
     ago,
+    agreement,
     attention,
     duration,
     expiry,
     health,
+    in_order,
     interval,
     last_seen,
+    layer_name,
     left,
     p_value,
     share,
     size,
+    style_in_words,
     verbatim,
     why_off,
 )
@@ -100,6 +105,31 @@ def test_numbers_read_well() -> None:
     assert expiry(NOW - timedelta(days=1), NOW) == "2026-02-28, expired"
 
 
+def test_names_read_well() -> None:
+    assert in_order(["hospital-10", "hospital-2", "a", "hospital-2"]) == ["a", "hospital-2", "hospital-10"]
+    assert layer_name("features.denseblock1.denselayer12.layers.norm2") == "block 1, layer 12, norm 2"
+    assert layer_name("features.norm0") == "norm 0"
+    assert [style_in_words(name) for name in ("none", "sigmoid:0.7:0.36", "voi:NORMAL", "as acquired")] == [
+        "as acquired, no LUT",
+        "sigmoid LUT, centre 0.7, width 0.36",
+        "the file's own VOI LUT NORMAL",
+        "as acquired",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("far", "words"), [(0.3, "much like"), (0.7, "noticeably different"), (1.2, "very different")]
+)
+def test_whether_the_sites_agree_is_said_in_words(far: float, words: str) -> None:
+    means = {"a": (9.0, 0.1), "b": (9.0, far), "c": (None, None)}
+    drift = Drift(run="1", round=4, rounds=(3, 4), layers=(), mean_statistics=means, mean_gradient={})
+    said = agreement(drift)
+    assert words in said
+    assert "the images of **b**, the furthest site, look" in said
+    assert f"{far:.2f} standard deviations away" in said
+    assert agreement(drift.model_copy(update={"mean_statistics": {"c": (None, None)}})) == ""
+
+
 def test_each_control_says_why_it_is_off() -> None:
     assert why_off(a_run(), "resume", LEAD) is None
     assert why_off(a_run(), "pause", LEAD) == "it is paused already"
@@ -145,9 +175,9 @@ def test_certificates_are_warned_of_when_the_coordinator_does_and_an_ended_one_i
     ]
 
 
-def test_a_simulated_site_is_said_to_be_here() -> None:
+def test_a_simulated_site_is_said_to_be_simulated() -> None:
     here = a_site(online=None, last_seen=None, simulated=True)
-    assert (last_seen(here), "Here" in health(here)) == ("simulated here", True)
+    assert (last_seen(here), "Simulated" in health(here)) == ("–", True)
     invited = here.model_copy(update={"simulated": False})
     assert (last_seen(invited), "Enrolled" in health(invited)) == ("not yet", True)
 

@@ -17,6 +17,7 @@ import yaml
 from app.client import Coordinator
 from app.processes import free_port
 from app.schemas import RunSettings
+from dashboard.charts import PLOTLY
 from tests.app.coordinator.services import ended, running_postgresql, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ class Machine:
             "/handed-over": str(self.folder / f"kit-{service[-1]}"),
             "/run/secrets": str(self.folder / "secrets"),
             "http://coordinator:8400": f"http://127.0.0.1:{self.ports[8400]}",
-            "--server.port=8501": f"--server.port={self.ports[8501]}",
+            "--port=8501": f"--port={self.ports[8501]}",
             "0.0.0.0": "127.0.0.1",
             "patches=600,size=48": "patches=100,size=32",
         }
@@ -138,6 +139,7 @@ def test_the_same_commands_as_processes_train_to_the_end(tmp_path: Path) -> None
             stack.enter_context(machine.running(service))
         wait_until(lambda: machine.answers(8400, "/readyz"), "the coordinator", 120)
         wait_until(lambda: machine.answers(8501, "/_stcore/health"), "the dashboard", 120)
+        assert machine.answers(8501, f"/{PLOTLY}"), "the script that draws charts"
         token = (tmp_path / "coordinator" / "admin.token").read_text().strip()
         client = stack.enter_context(Coordinator(f"http://127.0.0.1:{machine.ports[8400]}", token))
         wait_until(lambda: all(site.online for site in client.sites()), "both sites", 120)
