@@ -14,7 +14,7 @@ from app.site.parts import Blocks, receive
 
 ANSWER = 20.0  # seconds without any progress after which a part is asked for again
 CallSite = Callable[[str, str, str, float], bytes]  # (site, order, text, timeout) → its answer, or any error
-AskSite = Callable[[str, str, int], Blocks]  # (site, text, size) → what its line brings of a part, if it has one
+AskSite = Callable[[str, str, int, float], Blocks]  # (site, text, size, stall) → what its line brings of a part
 
 
 def carry_out(desk: Desk, call: CallSite, near: AskSite, order: str, content: dict[str, Any]) -> bytes:
@@ -38,16 +38,18 @@ def collect(
     seconds: float,
 ) -> bytes:
     """Bring so many bytes of a site to disk; their digest, or that the site is late or fell silent."""
-    ends = time.monotonic() + seconds
+    ends, patience = time.monotonic() + seconds, min(ANSWER, silence)
 
     def question(offset: int, size: int) -> str:
         return json.dumps({"run": run, "what": what, "offset": offset, "size": size})
 
     def ask(offset: int, size: int) -> Iterator[bytes | memoryview]:
+        end = offset + size
         if time.monotonic() > ends:
             raise TooLate(offset)
-        end = offset + size
-        for block in near(site, question(offset, size), size):
+        for block in near(site, question(offset, size), size, patience):
+            if time.monotonic() > ends:
+                raise TooLate(offset)
             offset += len(block)
             yield block
         if offset < end:
@@ -57,7 +59,7 @@ def collect(
         until = time.monotonic() + silence
         while True:
             try:
-                return call(site, "send", text, min(ANSWER, silence))
+                return call(site, "send", text, patience)
             except Exception:  # whatever the engine raises, the part did not come
                 if time.monotonic() > until:
                     raise

@@ -36,15 +36,15 @@ class Line:
     """The end that asks, one question at a time."""
 
     def __init__(self, end: socket.socket) -> None:
-        end.settimeout(STALL)
         self.end, self.asking = end, threading.Lock()
         self.block = memoryview(bytearray(BLOCK))
 
-    def ask(self, question: str, most: int) -> Iterator[memoryview]:
+    def ask(self, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
         """The answer block by block, each valid until the next; where the line fails, what came until then."""
         with self.asking:
             is_whole = False
             try:
+                self.end.settimeout(stall)
                 left = self.size_of_answer(question, most)
                 while left:
                     block = self.block[:left]
@@ -109,10 +109,10 @@ class Lines:
         port: int = self.listener.getsockname()[1]
         return port
 
-    def ask(self, site: str, question: str, most: int) -> Iterator[memoryview]:
+    def ask(self, site: str, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
         """Ask a site; nothing comes where it has no line."""
         line = self.lines.get(site)
-        return line.ask(question, most) if line else iter(())
+        return line.ask(question, most, stall) if line else iter(())
 
     def accept(self) -> None:
         """Take in whoever dials, each in a thread of its own."""
