@@ -37,7 +37,7 @@ class WeightedMean:
         if not self.sums:
             self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
             self.floats = [name for name, value in values.items() if value.is_floating_point()]
-            self.integers = [name for name in values if name not in set(self.floats)]
+            self.integers = [name for name, value in values.items() if not value.is_floating_point()]
             self.sums = {name: values[name] * weight for name in self.floats}
             self.sums.update({name: values[name].clone() for name in self.integers})
             return

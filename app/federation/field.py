@@ -97,12 +97,10 @@ class Field:
         offers = self.folder / "offers"
         offers.mkdir(parents=True, exist_ok=True)
         parts = packed_parts(server)
-        with ThreadPoolExecutor(1) as pool:  # hashing and writing run side by side
-            hashing = pool.submit(digest, *parts)
+        path = offers / digest(*parts)
+        if not path.exists():  # else sites may be fetching it
             with (offers / ".writing").open("wb") as file:
                 file.writelines(parts)
-            path = offers / hashing.result()
-        if not path.exists():  # else sites may be fetching it
             for old in offers.glob("[!.]*"):
                 old.unlink()
             (offers / ".writing").rename(path)

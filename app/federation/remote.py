@@ -8,6 +8,7 @@ time, and the sum runs over the disk in the order of the sites: memory does not 
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -72,14 +73,16 @@ def one_round(
 ) -> RoundResult:
     """Train at the sites named, and sum what may count; without a quorum, QuorumMissed."""
     torch.set_num_threads(1)  # sums wait for memory, and on a busy machine threads wait for each other
-    known, refused = greet(field, sites, standing.members)
+    with ThreadPoolExecutor(1) as pool:
+        offering = pool.submit(field.offer, server)
+        known, refused = greet(field, sites, standing.members)
     left_out = {**away, **refused}
     members = {**standing.members, **{site: Member.of(hello) for site, hello in known.items()}}
     gate = Gate(expected(field.terms.plan.row, roles, server), server, frozenset(roles.statistics))
     while True:
         chosen = [site for site in known if site not in left_out]
         check_quorum(field.terms, chosen, left_out)
-        taken = train_at(field, gate, standing.bases, members, chosen)
+        taken = train_at(field, gate, offering.result(), standing.bases, members, chosen)
         left_out.update(taken.left_out)
         if not taken.dispersed:
             break  # else all meet again, without the site that left
@@ -110,12 +113,16 @@ class Taken:
 
 
 def train_at(
-    field: Field, gate: Gate, bases: Mapping[str, Base], members: Mapping[str, Member], sites: Sequence[str]
+    field: Field,
+    gate: Gate,
+    model: Answer,
+    bases: Mapping[str, Base],
+    members: Mapping[str, Member],
+    sites: Sequence[str],
 ) -> Taken:
     """Order, wait, fetch, look at: each site in a thread, the looking one at a time."""
     key = f"{gate.wanted.round}-{uuid.uuid4().hex}"
     until = field.deadline()
-    model = field.offer(gate.server)
     meeting = Table(field, key, sites)
     looking, fetching = threading.Lock(), threading.Semaphore(FETCHING)
     updates: dict[str, Update] = {}

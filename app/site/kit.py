@@ -30,6 +30,13 @@ def unpack_kit(kit: Path, home: Path) -> str:
     return site
 
 
+def server_host(home: Path) -> str:
+    """Under which name the site reaches the coordinator."""
+    [server] = json.loads((home / "kit" / "startup" / "fed_client.json").read_bytes())["servers"]
+    target: str = server["service"]["target"]
+    return target.rpartition(":")[0]
+
+
 def expiry_of(home: Path) -> datetime:
     """When the site's certificate ends."""
     return x509.load_pem_x509_certificate(

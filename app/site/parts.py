@@ -6,13 +6,13 @@ it: one copy less at each end.
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 PART = 16 << 20  # bytes
-Ask = Callable[[int, int], bytes | memoryview]  # (offset, size) → that part, or less of it
+Blocks = Iterable[bytes | memoryview]  # each is used before the next is asked for
+Ask = Callable[[int, int], Blocks]  # (offset, size) → that part, or less of it
 
 
 def mapped(path: Path) -> memoryview:
@@ -26,23 +26,12 @@ def receive(ask: Ask, size: int, path: Path) -> dict[str, Any]:
     digest, got = hashlib.sha256(), 0
     path.unlink(missing_ok=True)  # and not overwritten: who has mapped it keeps what he has
     with path.open("xb") as file:
-        for part in one_ahead(ask, size):
-            digest.update(part)
-            file.write(part)
-            got += len(part)
+        while got < size:
+            end = min(got + PART, size)
+            for block in ask(got, end - got):
+                digest.update(block)
+                file.write(block)
+                got += len(block)
+            if got != end:
+                break  # a short part is the last
     return {"sha256": digest.hexdigest(), "bytes": got}
-
-
-def one_ahead(ask: Ask, size: int) -> Iterator[bytes | memoryview]:
-    """The parts in turn, each asked for while the one before is used; a short one is the last."""
-    with ThreadPoolExecutor(1) as pool:
-        offset, asked = 0, pool.submit(ask, 0, min(PART, size))
-        while offset < size:
-            wanted = min(PART, size - offset)
-            part = asked.result()
-            offset += len(part)
-            if len(part) == wanted and offset < size:
-                asked = pool.submit(ask, offset, min(PART, size - offset))
-            yield part
-            if len(part) != wanted:
-                return

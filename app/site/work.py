@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from app.site.data import SiteSettings, augmentation_of, introduce, open_site
-from app.site.parts import mapped, receive
+from app.site.parts import Blocks, mapped, receive
 from app.site.state import Base, Refusal, RunState, run_folder
 from fl_core.data import SiteData
 from fl_core.evaluate import Scored, headline, score
@@ -36,7 +36,7 @@ from mammofed.errors import MammofedError, TrainingFailed
 
 log = logging.getLogger(__name__)
 Order = dict[str, Any]
-Fetch = Callable[[str, int, int], bytes | memoryview]  # (sha256, offset, size) → a part of the model on offer
+Fetch = Callable[[str, int, int], Blocks]  # (sha256, offset, size) → a part of the model on offer
 Meet = Callable[[str, bytes, str, int], tuple[bytes, int]]  # (key, values, dtype, weight) → mean, Σ weights
 
 

@@ -40,7 +40,11 @@ class Neighbours:
     def started(self, name: str) -> SiteWork:
         """The site's process, begun anew."""
         (self.folder / name).mkdir(parents=True, exist_ok=True)
-        return SiteWork(self.folder / name, self.settings[name], self.desk.fetch, partial(self.desk.meet, name))
+        return SiteWork(self.folder / name, self.settings[name], self.fetch, partial(self.desk.meet, name))
+
+    def fetch(self, sha256: str, offset: int, size: int) -> list[memoryview]:
+        """A part of the model on offer."""
+        return [self.desk.fetch(sha256, offset, size)]
 
     def restart(self, name: str) -> None:
         """Kill it and start it again."""
@@ -65,7 +69,7 @@ class Neighbours:
 
         def call(site: str, order: str, text: str, timeout: float) -> bytes:
             if not site:
-                return carry_out(self.desk, call, order, json.loads(text))
+                return carry_out(self.desk, call, lambda *_: (), order, json.loads(text))
             self.heard.append((site, order))
             self.before(site, order)
             if site not in self.online:

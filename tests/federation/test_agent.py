@@ -4,7 +4,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,19 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def called(agent: Agent, caller: str) -> dict[str, Any]:
-    """What NVFlare's own dispatch answers to an order from that participant."""
+HELLO = {"order": "hello", "text": json.dumps({"run": "run-1"})}
+
+
+def called(agent: Agent, caller: str, method: str = "take", words: Mapping[str, object] = HELLO) -> dict[str, Any]:
+    """What NVFlare's own dispatch answers to a call from that participant."""
     app = ClientApp(agent)
     app.name = SITE
     headers = {
         CallHeaderKey.AUTHENTICATED_CALLER: caller,
-        CallHeaderKey.METHOD_NAME: "take",
+        CallHeaderKey.METHOD_NAME: method,
         CallHeaderKey.TARGET_NAME: f"{SITE}.{next(iter(app.get_collab_objects()))}",
     }
-    order = {"order": "hello", "text": json.dumps({"run": "run-1"})}
-    request = new_cell_message(headers, {ObjectCallKey.KWARGS: order})
+    request = new_cell_message(headers, {ObjectCallKey.KWARGS: dict(words)})
     answer: dict[str, Any] = _call_app_method(request, app, logging.getLogger(__name__)).payload
     return answer
 
@@ -64,6 +66,8 @@ def test_a_site_takes_orders_from_the_server_alone(home: Path) -> None:
     refused = called(agent, "hospital-2")
     assert "not from 'hospital-2'" in refused[CallReplyKey.ERROR]
     assert CallReplyKey.RESULT not in refused
+    assert "not from 'hospital-2'" in called(agent, "hospital-2", "dial", {"port": 1})[CallReplyKey.ERROR]
+    assert agent.caller is None
 
 
 @pytest.fixture

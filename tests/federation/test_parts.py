@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from app.federation.collect import collect
+from app.federation.collect import AskSite, collect
 from app.federation.field import Field, fetch
 from app.federation.link import SiteSilent
 from app.federation.terms import Terms
@@ -37,9 +36,10 @@ def source(tmp_path: Path) -> Path:
 def test_a_file_arrives_as_it_was_sent(source: Path, tmp_path: Path) -> None:
     asked: list[tuple[int, int]] = []
 
-    def ask(offset: int, size: int) -> memoryview:
+    def ask(offset: int, size: int) -> list[memoryview]:
         asked.append((offset, size))
-        return mapped(source)[offset : offset + size]
+        part = mapped(source)[offset : offset + size]
+        return [part[:300], part[300:]]
 
     got = receive(ask, len(CONTENT), tmp_path / "arrived")
     assert (tmp_path / "arrived").read_bytes() == CONTENT
@@ -47,23 +47,9 @@ def test_a_file_arrives_as_it_was_sent(source: Path, tmp_path: Path) -> None:
     assert asked == [(0, 1000), (1000, 1000), (2000, 560)]
 
 
-def test_the_next_part_is_asked_for_while_one_is_used(source: Path) -> None:
-    second = threading.Event()
-
-    def ask(offset: int, size: int) -> memoryview:
-        if offset:
-            second.set()
-        return mapped(source)[offset : offset + size]
-
-    coming = parts.one_ahead(ask, len(CONTENT))
-    assert bytes(next(coming)) == CONTENT[:1000]
-    assert second.wait(10)
-    assert b"".join(coming) == CONTENT[1000:]
-
-
 def test_a_short_part_is_the_last(tmp_path: Path) -> None:
     got = receive(
-        lambda offset, size: CONTENT[offset : offset + min(size, 400)], len(CONTENT), tmp_path / "arrived"
+        lambda offset, size: [CONTENT[offset : offset + min(size, 400)]], len(CONTENT), tmp_path / "arrived"
     )
     assert got["bytes"] == 400
 
@@ -76,18 +62,18 @@ def test_who_sends_a_file_is_not_disturbed_by_the_next_one(source: Path) -> None
 
 
 class OneSite:
-    """A job whose one site answers as told."""
+    """A job whose one site answers as told, and has a line that may bring something."""
 
-    def __init__(self, answer: Call) -> None:
-        self.answer = answer
+    def __init__(self, answer: Call, near: AskSite) -> None:
+        self.answer, self.near = answer, near
 
     def call(self, site: str, order: str, text: str, timeout: float) -> bytes:
-        return collect(self.answer, **json.loads(text))
+        return collect(self.answer, self.near, **json.loads(text))
 
 
-def field_of(folder: Path, answer: Call) -> Field:
+def field_of(folder: Path, answer: Call, near: AskSite = lambda *_: ()) -> Field:
     terms = Terms("run-1", small_plan("fedavg"), ("hospital-1",), quorum=1, silence=0.1)
-    return Field(terms, OneSite(answer), folder, lambda site, told: None, lambda: None)
+    return Field(terms, OneSite(answer, near), folder, lambda site, told: None, lambda: None)
 
 
 def told_of(content: bytes) -> dict[str, object]:
@@ -113,6 +99,25 @@ def test_a_lost_part_is_asked_for_again(tmp_path: Path) -> None:
     fetch(field_of(tmp_path, answer), "hospital-1", "update", told_of(CONTENT), path, len(CONTENT))
     assert path.read_bytes() == CONTENT
     assert lost == []
+
+
+def test_what_a_line_does_not_bring_comes_through_the_engine(tmp_path: Path) -> None:
+    far: list[tuple[int, int]] = []
+
+    def near(site: str, text: str, size: int, stall: float) -> Iterator[bytes]:
+        part = sent(site, "send", text, 1.0)
+        yield part[:100]
+        yield part[100:700]  # and then it is lost
+
+    def answer(site: str, order: str, text: str, timeout: float) -> bytes:
+        asked = json.loads(text)
+        far.append((asked["offset"], asked["size"]))
+        return sent(site, order, text, timeout)
+
+    path = tmp_path / "hospital-1.update"
+    fetch(field_of(tmp_path, answer, near), "hospital-1", "update", told_of(CONTENT), path, len(CONTENT))
+    assert path.read_bytes() == CONTENT
+    assert far == [(700, 300), (1700, 300)]
 
 
 def test_a_site_that_falls_silent_between_parts_is_named_and_leaves_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +21,10 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from app.federation.collect import carry_out
 from app.federation.desk import Desk
+from app.federation.line import Lines, open_port
 from app.federation.link import EngineDown, Link, serve
 from app.federation.processes import leave_with_parent
-from app.federation.provision import ADMIN
+from app.federation.provision import ADMIN, read_federation
 
 AGENT = "app.site.agent.Agent"
 RELAY = "app.coordinator.engines.nvflare.Relay"
@@ -34,8 +35,8 @@ START = 90.0  # seconds from a job's submission to its first call
 class Relay:
     """The job's server side: carries calls from the worker to sites, hands out models, holds the meeting."""
 
-    def __init__(self, address: str, offers: str) -> None:
-        self.address, self.offers = address, offers
+    def __init__(self, address: str, offers: str, federation: str) -> None:
+        self.address, self.federation = address, Path(federation)
         self.desk = Desk(Path(offers))
 
     @collab.main  # type: ignore[untyped-decorator]
@@ -46,17 +47,26 @@ class Relay:
 
         def call(site: str, order: str, text: str, timeout: float) -> bytes:
             if not site:
-                return carry_out(self.desk, call, order, json.loads(text))
+                return carry_out(self.desk, call, lines.ask, order, json.loads(text))
             # optional: a way that does not exist is told at once, and any failure is None
             answer = sites[site](timeout=timeout, optional=True).take(order, text)
             if answer is None:
                 raise TimeoutError(f"{site} did not answer in {timeout:g} s, or cannot be reached")
             return answer if isinstance(answer, bytes) else b""  # which the worker refuses
 
-        with socket.socket(socket.AF_UNIX) as end:
+        with closing(self.lines(sites)) as lines, socket.socket(socket.AF_UNIX) as end:
+            for proxy in sites.values():
+                proxy(expect_result=False, optional=True).dial(lines.port)
             end.connect(self.address)
             serve(end, call)
         self.desk.close()
+
+    def lines(self, sites: Collection[str]) -> Lines:
+        """The short way to the sites."""
+        known = read_federation(self.federation)
+        listener = open_port(known.host, known.port)
+        startup = self.federation / "server" / "startup"
+        return Lines(listener, startup, sites, lambda question: self.desk.fetch(**json.loads(question)))
 
     @collab.publish  # type: ignore[untyped-decorator]
     def fetch(self, sha256: str, offset: int, size: int) -> memoryview:
@@ -76,7 +86,7 @@ class Admin:
     """The coordinator's own connection to the engine's server: opened when needed, and again after a failure."""
 
     def __init__(self, federation: Path) -> None:
-        self.kit = federation / "admin"
+        self.federation, self.kit = federation, federation / "admin"
         self.session: Session | None = None
         self.lock = threading.Lock()
 
@@ -184,7 +194,8 @@ def write_job(folder: Path, engine: NVFlare, sites: tuple[str, ...], address: st
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     threads = {"max_inbound_call_threads": 128, "max_outbound_call_threads": 128}
-    relay = {"id": "relay", "path": RELAY, "args": {"address": address, "offers": str(engine.folder / "offers")}}
+    folders = {"offers": str(engine.folder / "offers"), "federation": str(engine.admin.federation.absolute())}
+    relay = {"id": "relay", "path": RELAY, "args": {"address": address, **folders}}
     controller = {
         "id": "controller",
         "path": "nvflare.collab.runtime.controller.CollabController",

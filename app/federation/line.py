@@ -1,0 +1,207 @@
+"""A site's process ↔ the engine's job, on TLS connections of their own: the short way of large files.
+
+NVFlare carries each frame through its server, in Python. The site dials a port that the job has told it, with
+NVFlare's certificates; on one connection it asks, on the other it is asked. No line is ever needed: what it does
+not bring, since the port is shut or the connection fails, comes through NVFlare.
+"""
+
+import logging
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+log = logging.getLogger(__name__)
+Take = Callable[[str], bytes | memoryview]  # question → answer
+
+PORTS = 16  # after the federation's own: one for each job at the same time
+BLOCK = 1 << 18  # bytes handed on at a time: they stay in the processor's cache
+QUESTION, ANSWER = struct.Struct("!H"), struct.Struct("!Q")  # how many bytes follow
+ASKS, IS_ASKED = b"a", b"b"  # what a site says first
+DIAL = 5.0  # seconds for a connection and its handshake
+STALL = 20.0  # seconds without any byte after which a line is given up
+IDLE = 30  # seconds after which a line that says nothing is tested
+PAUSE = 1.0  # seconds before a lost line is dialled again
+
+
+class Line:
+    """The end that asks, one question at a time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end, self.asking = end, threading.Lock()
+        self.block = memoryview(bytearray(BLOCK))
+
+    def ask(self, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
+        """The answer block by block, each valid until the next; where the line fails, what came until then."""
+        with self.asking:
+            is_whole = False
+            try:
+                self.end.settimeout(stall)
+                left = self.size_of_answer(question, most)
+                while left:
+                    block = self.block[:left]
+                    fill(self.end, block)
+                    left -= len(block)
+                    yield block
+                is_whole = True
+            except OSError as error:
+                log.info("line lost (%s)", error)
+            finally:
+                if not is_whole:
+                    self.end.close()
+
+    def size_of_answer(self, question: str, most: int) -> int:
+        """Ask; how many bytes come."""
+        text = question.encode()
+        self.end.sendall(QUESTION.pack(len(text)) + text)
+        size: int = ANSWER.unpack(fill(self.end, memoryview(bytearray(ANSWER.size))))[0]
+        if size > most:
+            raise ConnectionError(f"{size} bytes announced, {most} asked for")
+        return size
+
+
+def fill(end: socket.socket, view: memoryview) -> memoryview:
+    """Receive until the view is full."""
+    left = view
+    while left:
+        got = end.recv_into(left)
+        if not got:
+            raise ConnectionError("the other end has hung up")
+        left = left[got:]
+    return view
+
+
+def answer(end: socket.socket, take: Take) -> None:
+    """The end that is asked: answer until the other one hangs up."""
+    end.settimeout(None)
+    try:
+        while True:
+            [size] = QUESTION.unpack(fill(end, memoryview(bytearray(QUESTION.size))))
+            found = take(bytes(fill(end, memoryview(bytearray(size)))).decode())
+            end.sendall(ANSWER.pack(len(found)))
+            end.sendall(found)
+    except Exception as error:  # whatever the other end asks for, only its own line ends
+        log.info("line ended (%s)", error)
+    finally:
+        end.close()
+
+
+class Lines:
+    """The job's ends of all lines."""
+
+    def __init__(self, listener: socket.socket, startup: Path, sites: Collection[str], take: Take) -> None:
+        self.listener, self.sites, self.take = listener, sites, take
+        self.context = context_of(ssl.Purpose.CLIENT_AUTH, startup, "server")
+        self.lines: dict[str, Line] = {}
+        threading.Thread(target=self.accept, daemon=True, name="lines").start()
+
+    @property
+    def port(self) -> int:
+        """Where sites dial."""
+        port: int = self.listener.getsockname()[1]
+        return port
+
+    def ask(self, site: str, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
+        """Ask a site; nothing comes where it has no line."""
+        line = self.lines.get(site)
+        return line.ask(question, most, stall) if line else iter(())
+
+    def accept(self) -> None:
+        """Take in whoever dials, each in a thread of its own."""
+        with suppress(OSError):  # closed
+            while True:
+                threading.Thread(target=self.take_in, args=(self.listener.accept()[0],), daemon=True).start()
+
+    def take_in(self, dialled: socket.socket) -> None:
+        """Serve a site of this job; any other is hung up on."""
+        try:
+            dialled.settimeout(DIAL)
+            end = self.context.wrap_socket(dialled, server_side=True)
+            site, wish = common_name(end), bytes(fill(end, memoryview(bytearray(1))))
+        except OSError as error:
+            log.info("no line (%s)", error)
+            return dialled.close()
+        keep_alive(end)
+        if site not in self.sites:
+            end.close()
+        elif wish == ASKS:
+            answer(end, self.take)
+        else:
+            self.lines[site] = Line(end)
+
+    def close(self) -> None:
+        """Hang up on all."""
+        self.listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
+        self.listener.close()
+        for line in self.lines.values():
+            line.end.close()
+
+
+def open_port(host: str, own: int) -> socket.socket:
+    """Listen at the first free port after the federation's own, else at any; for localhost on loopback alone."""
+    address = "127.0.0.1" if host == "localhost" else ""
+    for port in range(own + 1, own + 1 + PORTS):
+        with suppress(OSError, OverflowError):
+            return socket.create_server((address, port))
+    return socket.create_server((address, 0))
+
+
+class Caller:
+    """The site's ends of its two lines to the job."""
+
+    def __init__(self, startup: Path, host: str, port: int, take: Take) -> None:
+        self.context = context_of(ssl.Purpose.SERVER_AUTH, startup, "client")
+        self.host, self.port, self.take = host, port, take
+        self.line: Line | None = None
+        threading.Thread(target=self.keep, daemon=True, name="line").start()
+
+    def keep(self) -> None:
+        """Dial, and again after a loss; a job that cannot be dialled is left alone."""
+        with suppress(OSError):
+            while True:
+                self.line = Line(self.dial(ASKS))
+                answer(self.dial(IS_ASKED), self.take)
+                time.sleep(PAUSE)
+
+    def dial(self, wish: bytes) -> socket.socket:
+        """A connection on which the job is told who asks whom."""
+        plain = socket.create_connection((self.host, self.port), DIAL)
+        end = self.context.wrap_socket(plain, server_hostname=self.host)
+        keep_alive(end)
+        end.sendall(wish)
+        return end
+
+    def ask(self, question: str, most: int) -> Iterator[memoryview]:
+        """Ask the job; nothing comes while there is no line."""
+        return self.line.ask(question, most) if self.line else iter(())
+
+
+def context_of(purpose: ssl.Purpose, startup: Path, who: str) -> ssl.SSLContext:
+    """Mutual TLS with the certificates of a participant's startup folder."""
+    context = ssl.create_default_context(purpose, cafile=str(startup / "rootCA.pem"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(startup / f"{who}.crt", startup / f"{who}.key")
+    return context
+
+
+def common_name(end: ssl.SSLSocket) -> str:
+    """Whom the other end's certificate names."""
+    certificate = x509.load_der_x509_certificate(end.getpeercert(binary_form=True) or b"")
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def keep_alive(end: socket.socket) -> None:
+    """Send what is written at once, and find out that the other end has gone."""
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE)

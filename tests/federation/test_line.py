@@ -1,0 +1,98 @@
+"""Lines between sites and the engine's job: bytes both ways for the job's own sites, and for nobody else."""
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.federation.line import BLOCK, Caller, Lines, open_port
+from app.federation.provision import Federation, create
+from app.processes import free_port
+from app.site.kit import unpack_kit
+from tests.federation.hospitals import until
+
+SITE, OTHER = "hospital-1", "hospital-2"
+CONTENT = bytes(range(256)) * (3 * BLOCK // 256) + b"end"
+Dial = Callable[[str], Caller]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("lines")
+    create(found / "federation", Federation("lines", "localhost", free_port(), (SITE, OTHER)))
+    for site in (SITE, OTHER):
+        unpack_kit(found / "federation" / "kits" / f"{site}.zip", found / site)
+    return found
+
+
+@pytest.fixture
+def lines(folder: Path) -> Iterator[Lines]:
+    """A job of the first site alone."""
+    listener = open_port("localhost", free_port())
+    found = Lines(listener, folder / "federation" / "server" / "startup", {SITE}, take)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def dial(lines: Lines, folder: Path) -> Dial:
+    return lambda site: Caller(folder / site / "kit" / "startup", "localhost", lines.port, take)
+
+
+def take(question: str) -> memoryview:
+    return memoryview(CONTENT)[int(question) :]
+
+
+def test_both_ends_ask_and_are_answered(lines: Lines, dial: Dial) -> None:
+    caller = dial(SITE)
+    until(lambda: SITE in lines.lines, 10, "the line")
+    for offset in (0, 5, len(CONTENT)):
+        assert b"".join(map(bytes, lines.ask(SITE, str(offset), len(CONTENT)))) == CONTENT[offset:]
+        assert b"".join(map(bytes, caller.ask(str(offset), len(CONTENT)))) == CONTENT[offset:]
+
+
+def test_who_has_no_part_in_the_job_gets_no_line(lines: Lines, dial: Dial) -> None:
+    caller = dial(OTHER)
+    until(lambda: caller.line is not None, 10, "the other site's connection")
+    assert b"".join(map(bytes, caller.ask("0", len(CONTENT)))) == b""
+    assert b"".join(map(bytes, lines.ask(OTHER, "0", len(CONTENT)))) == b""
+
+
+def test_who_shows_no_certificate_is_hung_up_on(lines: Lines, folder: Path) -> None:
+    root = folder / SITE / "kit" / "startup" / "rootCA.pem"
+    context = ssl.create_default_context(cafile=str(root))
+    with (
+        socket.create_connection(("localhost", lines.port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as end,
+        pytest.raises(ssl.SSLError, match="certificate required"),
+    ):
+        end.recv(1)
+    assert not lines.lines
+
+
+def test_more_than_was_asked_for_is_not_received_and_ends_the_line(lines: Lines, dial: Dial) -> None:
+    dial(SITE)
+    until(lambda: SITE in lines.lines, 10, "the line")
+    assert b"".join(map(bytes, lines.ask(SITE, "0", 10))) == b""
+    assert b"".join(map(bytes, lines.ask(SITE, "0", len(CONTENT)))) == b""
+
+
+def test_a_lost_line_is_dialled_again(lines: Lines, dial: Dial) -> None:
+    dial(SITE)
+    until(lambda: SITE in lines.lines, 10, "the line")
+    first = lines.lines[SITE]
+    coming = lines.ask(SITE, "0", len(CONTENT))
+    next(coming)
+    coming.close()  # type: ignore[attr-defined]
+    until(lambda: lines.lines[SITE] is not first, 10, "the next line")
+    assert b"".join(map(bytes, lines.ask(SITE, "0", len(CONTENT)))) == CONTENT
+
+
+def test_a_shut_port_costs_nothing(folder: Path) -> None:
+    began = time.monotonic()
+    caller = Caller(folder / SITE / "kit" / "startup", "localhost", free_port(), take)
+    assert b"".join(map(bytes, caller.ask("0", len(CONTENT)))) == b""
+    assert time.monotonic() - began < 1
