@@ -174,7 +174,7 @@ def run_of(study: Study, row: Row, skew: float, steps: int, seed: int) -> Run:
     return Run(row, plan, data)
 
 
-PAPER_ROWS = ("centralized", "fedavg", "scaffold", "bn-scaffold", "bn-std", "bn-scaffold-std")
+PAPER_ROWS = ("centralized", "fedavg", "scaffold", "bn-scaffold", "bn-scaffold-std")
 PRESETS: dict[str, dict[str, Any]] = {
     "heterogeneity": {"algorithms": PAPER_ROWS, "skews": (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)},
     "algorithms": {"algorithms": tuple(ALGORITHMS)},
