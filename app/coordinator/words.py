@@ -42,7 +42,7 @@ EXPLAINED = {
     "bn-scaffold": "Both the direction of training and the brightness and contrast statistics are corrected. "
     "This is the published form; where styles differ strongly it can become unstable, and the run then fails.",
     "bn-std": "The brightness and contrast statistics are corrected in a form that fits each hospital's scale. "
-    "The direction of training is left as it is, so it needs no more traffic than plain averaging.",
+    "The direction of training is left as it is, so it needs hardly more traffic than plain averaging.",
     "bn-scaffold-std": "As bn-scaffold, with a correction that also fits the scale of each hospital's images. "
     "It stays stable where styles differ strongly, comes close to central training, and is the one to begin with.",
 }
