@@ -18,7 +18,7 @@ class EchoWork(SiteWork):
         patches = self.data(0).patches
         update = Update(self.settings.name, server.round + 1, patches, 1, 0.0, server.model, {}, {})
         found = write_spool(state.update, packed_parts(update))
-        state.propose(Base(update.round, found["sha256"]), SiteState())
+        state.propose(Base(update.round, found["digest"]), SiteState())
         return found
 
 

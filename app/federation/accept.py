@@ -25,7 +25,7 @@ class Arrived:
     """A checked update on disk; in memory only while it is looked at."""
 
     path: Path
-    sha256: str
+    digest: str
     patches: int
     norms: Norms
 
@@ -49,7 +49,7 @@ class Gate:
     statistics: frozenset[str]  # names of the model's running statistics
 
 
-def look_at(path: Path, sha256: str, site: str, patches: int, gate: Gate) -> tuple[Arrived, Update]:
+def look_at(path: Path, digest: str, site: str, patches: int, gate: Gate) -> tuple[Arrived, Update]:
     """Check names, shapes, round, counts and numbers; of its tensors, statistics alone come back."""
     try:
         update = unpack_file(Update, path)
@@ -63,7 +63,7 @@ def look_at(path: Path, sha256: str, site: str, patches: int, gate: Gate) -> tup
     if not math.isfinite(update.loss) or update.steps < 1:
         raise BadUpdate(f"update of site {site!r}: loss {update.loss} after {update.steps} steps")
     check_update(gate.wanted, update)
-    arrived = Arrived(path, sha256, patches, norms_of(update, gate))
+    arrived = Arrived(path, digest, patches, norms_of(update, gate))
     statistics = {name: tensor.clone() for name, tensor in update.model.items() if name in gate.statistics}
     return arrived, replace(update, model=statistics, c={}, k={})
 

@@ -27,9 +27,9 @@ from app.federation.answers import (
 )
 from app.federation.link import Calls, SiteSilent
 from app.federation.terms import Terms
+from app.site.parts import digest_of
 from app.site.state import Base
 from fl_core.aggregate import BadUpdate
-from fl_core.checkpoint import digest
 from fl_core.state import ServerState
 from fl_core.wire import packed_parts
 from mammofed.errors import TrainingFailed
@@ -97,14 +97,14 @@ class Field:
         offers = self.folder / "offers"
         offers.mkdir(parents=True, exist_ok=True)
         parts = packed_parts(server)
-        path = offers / digest(*parts)
+        path = offers / digest_of(*parts)
         if not path.exists():  # else sites may be fetching it
             with (offers / ".writing").open("wb") as file:
                 file.writelines(parts)
             for old in offers.glob("[!.]*"):
                 old.unlink()
             (offers / ".writing").rename(path)
-        return {"sha256": path.name, "bytes": path.stat().st_size}
+        return {"digest": path.name, "bytes": path.stat().st_size}
 
 
 def side_by_side(
@@ -162,7 +162,7 @@ def fetch(
         raise SiteLate(f"late: {got['late']} of {size} bytes of its {what} at the deadline")
     if got["bytes"] != size:
         raise BadUpdate(f"{what} of site {site!r}: ends after {got['bytes']} of {size} bytes")
-    if got["sha256"] != offer["sha256"]:
+    if got["digest"] != offer["digest"]:
         raise BadUpdate(f"{what} of site {site!r}: its bytes are not those that were announced")
     path.unlink(
         missing_ok=True

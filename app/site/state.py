@@ -29,12 +29,12 @@ class Base:
     """Which of its states a site trains from: the round that committed it, and the update it came with."""
 
     round: int = 0
-    sha256: str = ""
+    digest: str = ""
 
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.round:06d}-{self.sha256}.safetensors"
+        return f"{self.round:06d}-{self.digest}.safetensors"
 
 
 def run_folder(home: Path, run: str) -> Path:

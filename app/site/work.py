@@ -5,7 +5,6 @@ be given twice without harm, since an answer may be lost on the way. What goes w
 nothing of the site's data; the site's own log says more.
 """
 
-import hashlib
 import json
 import logging
 import threading
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from app.site.data import SiteSettings, augmentation_of, introduce, open_site
-from app.site.parts import Blocks, mapped, receive
+from app.site.parts import Blocks, digest_of, mapped, receive
 from app.site.state import Base, Refusal, RunState, run_folder
 from fl_core.data import SiteData
 from fl_core.evaluate import Scored, headline, score
@@ -36,7 +35,7 @@ from mammofed.errors import MammofedError, TrainingFailed
 
 log = logging.getLogger(__name__)
 Order = dict[str, Any]
-Fetch = Callable[[str, int, int], Blocks]  # (sha256, offset, size) → a part of the model on offer
+Fetch = Callable[[str, int, int], Blocks]  # (digest, offset, size) → a part of the model on offer
 Meet = Callable[[str, bytes, str, int], tuple[bytes, int]]  # (key, values, dtype, weight) → mean, Σ weights
 
 
@@ -179,7 +178,7 @@ class SiteWork:
         )
         parts = packed_parts(update)
         found = write_spool(state.update, parts)
-        state.propose(Base(update.round, found["sha256"]), proposed)
+        state.propose(Base(update.round, found["digest"]), proposed)
         return found
 
     def evaluate_now(self, order: Order, job: Job) -> Order:
@@ -234,12 +233,12 @@ class SiteWork:
 
     def fetched(self, state: RunState, offer: Order) -> ServerState:
         """The model on offer, fetched part by part unless it is here already, and its digest verified."""
-        if self.model is not None and self.model[0] == offer["sha256"]:
+        if self.model is not None and self.model[0] == offer["digest"]:
             return self.model[1]
         self.model = None
-        if receive(partial(self.fetch, offer["sha256"]), offer["bytes"], state.model) != offer:
+        if receive(partial(self.fetch, offer["digest"]), offer["bytes"], state.model) != offer:
             raise Refusal("the model that arrived is not the one on offer")
-        self.model = offer["sha256"], unpack_file(ServerState, state.model)
+        self.model = offer["digest"], unpack_file(ServerState, state.model)
         state.model.unlink()  # it stays mapped for as long as it is used
         return self.model[1]
 
@@ -261,13 +260,11 @@ def exchange_by(meet: Meet, key: str) -> Exchange:
 
 def write_spool(path: Path, parts: list[bytes | memoryview]) -> Order:
     """Put bytes where `send` finds them; their digest and size."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
+    digest = digest_of(*parts)
     path.unlink(missing_ok=True)  # who is still sending the one before has it mapped
     with path.open("xb") as file:  # not synced: after a crash the round is trained again
         file.writelines(parts)
-    return {"sha256": digest.hexdigest(), "bytes": path.stat().st_size}
+    return {"digest": digest, "bytes": path.stat().st_size}
 
 
 def told_outside(error: Exception) -> str:
