@@ -52,21 +52,6 @@ class RunState:
         folder.mkdir(parents=True, exist_ok=True)
         clear_scratch(folder)
 
-    @property
-    def update(self) -> Path:
-        """Where the last update waits until the server has fetched it."""
-        return self.folder / "update"
-
-    @property
-    def scores(self) -> Path:
-        """Where test scores wait, if the site shares them."""
-        return self.folder / "scores"
-
-    @property
-    def model(self) -> Path:
-        """Where the model on offer arrives."""
-        return self.folder / "model"
-
     def propose(self, base: Base, state: SiteState) -> None:
         """Keep a state beside the one that counts."""
         write_atomically(self.folder / base.name, *packed_parts(state))

@@ -264,7 +264,7 @@ def changed(change: Callable[[Update], Update]) -> Callable[[str, str, bytes], b
             return packed["update"][content["offset"] : content["offset"] + content["size"]]
         told = json.loads(answer) if order == "wait" else {}
         if "digest" in told:
-            update = unpack(Update, Path(lie.path).read_bytes())  # type: ignore[attr-defined]
+            update = unpack(Update, bytes(lie.site.left["update"]))  # type: ignore[attr-defined]
             packed["update"] = pack(change(update))
             told["digest"], told["bytes"] = digest_of(packed["update"]), len(packed["update"])
             return json.dumps(told).encode()
@@ -300,7 +300,7 @@ def test_a_lying_site_is_refused_by_name_and_the_round_goes_on(
 ) -> None:
     change, words = LIES[kind]
     lie = changed(change)
-    lie.path = neighbours.folder / SECOND / "runs" / "run-1" / "update"  # type: ignore[attr-defined]
+    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
     neighbours.lies[SECOND] = lie
     plan = SHORT("scaffold", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
@@ -359,7 +359,7 @@ def test_nonsense_is_refused_by_name_and_the_round_goes_on(
 @pytest.mark.parametrize("field", [{"loss": "small"}, {"steps": [1]}, {"model": 5}])
 def test_fields_of_another_kind_are_refused(field: dict[str, Any], neighbours: Neighbours) -> None:
     lie = changed(lambda update: replace(update, **field))
-    lie.path = neighbours.folder / SECOND / "runs" / "run-1" / "update"  # type: ignore[attr-defined]
+    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
     neighbours.lies[SECOND] = lie
     ledger = trained(neighbours, terms_of(SHORT("fedavg", rounds=1)))
     [text] = [text for kind, text, site in ledger.events if (kind, site) == ("site-refused", SECOND)]
@@ -418,9 +418,8 @@ def test_a_replayed_update_is_refused(neighbours: Neighbours) -> None:
         told = json.loads(answer) if order == "wait" else {}
         if "digest" in told and "metrics" not in told:
             old.setdefault("told", answer)
-            path = neighbours.folder / SECOND / "runs" / "run-1" / "update"
-            old.setdefault("update", path.read_bytes())
-            path.write_bytes(old["update"])
+            left = neighbours.works[SECOND].left
+            left["update"] = memoryview(old.setdefault("update", bytes(left["update"])))
             return old["told"]
         return answer
 
