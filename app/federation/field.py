@@ -36,6 +36,7 @@ from mammofed.errors import TrainingFailed
 
 ANSWER = 10.0  # seconds within which a site answers any order
 COLLECT = 3600.0  # seconds for all parts of an update; the job gives up a silent site long before
+MANY = 1 << 20  # bytes of small tensors that are written together
 POLL = 2.0  # seconds that a site may hold the answer to `wait`
 ENDS: Mapping[str, type[Progress]] = {"train": Trained, "evaluate": Evaluated}  # what comes of an order
 
@@ -99,7 +100,7 @@ class Field:
         parts = packed_parts(server)
         path = offers / digest_of(*parts)
         if not path.exists():  # else sites may be fetching it
-            with (offers / ".writing").open("wb") as file:
+            with (offers / ".writing").open("wb", MANY) as file:
                 file.writelines(parts)
             for old in offers.glob("[!.]*"):
                 old.unlink()

@@ -670,7 +670,7 @@ def test_terms_that_cannot_hold_raise() -> None:
 
 
 def test_norms_too_large_for_single_precision_are_numbers_still() -> None:
-    assert norm(lambda: [torch.full((4,), 1e30), torch.full((4,), 1e30)]) == pytest.approx(1e30 * 8**0.5)
+    assert norm(lambda: [[torch.full((4,), 1e30)], [torch.full((4,), 1e30)]]) == pytest.approx(1e30 * 8**0.5)
     assert norm(lambda: []) == 0.0
 
 
