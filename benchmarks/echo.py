@@ -2,7 +2,7 @@
 
 from app.site.agent import Agent
 from app.site.state import Base
-from app.site.work import Job, Order, SiteWork, write_spool
+from app.site.work import Job, Order, SiteWork
 from fl_core.state import SiteState, Update
 from fl_core.wire import packed_parts
 
@@ -14,11 +14,11 @@ class EchoWork(SiteWork):
         """A round without local work."""
         state = self.state(order["run"])
         state.settle(Base(**order["base"]))
-        server = self.fetched(state, order["model"])
+        server = self.fetched(order["model"])
         patches = self.data(0).patches
         update = Update(self.settings.name, server.round + 1, patches, 1, 0.0, server.model, {}, {})
-        found = write_spool(state.update, packed_parts(update))
-        state.propose(Base(update.round, found["sha256"]), SiteState())
+        found = self.leave("update", packed_parts(update))
+        state.propose(Base(update.round, found["digest"]), SiteState())
         return found
 
 

@@ -79,14 +79,22 @@ def unpack_file(kind: type[State], path: Path) -> State:
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path.name} is no packed {kind.__name__} ({error})") from error
+    return unpack_in_place(kind, mapped)
+
+
+def unpack_in_place(kind: type[State], mapped: mmap.mmap) -> State:
+    """The same from memory, which nobody may write to any more."""
+    try:
         entries = header(mapped)
         values: dict[str, Any] = json.loads(entries.pop("__metadata__")["fields"])
         start = 8 + int.from_bytes(mapped[:8], "little")
         tensors = {name: tensor_at(mapped, start, **entry) for name, entry in entries.items()}
         if start + byte_size(tensors) != len(mapped):
             raise ValueError(f"{len(mapped)} bytes, {start + byte_size(tensors)} announced")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise BadData(f"{path.name} is no packed {kind.__name__} ({error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        raise BadData(f"{len(mapped)} bytes that are no packed {kind.__name__} ({error})") from error
     return assembled(kind, values, tensors)
 
 

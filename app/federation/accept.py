@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fl_core.aggregate import BadUpdate, Expected, check_update
@@ -18,6 +19,7 @@ Norms = dict[str, float]  # by group: how far weights and statistics moved, and 
 GROUPS = ("weights", "statistics", "c", "k")
 HEADER = 4096  # bytes allowed for a header, and for each tensor's entry in it 512
 ENTRY = 512
+TOGETHER = 32  # tensors whose differences are in memory at the same time
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Arrived:
     """A checked update on disk; in memory only while it is looked at."""
 
     path: Path
-    sha256: str
+    digest: str
     patches: int
     norms: Norms
 
@@ -49,7 +51,7 @@ class Gate:
     statistics: frozenset[str]  # names of the model's running statistics
 
 
-def look_at(path: Path, sha256: str, site: str, patches: int, gate: Gate) -> tuple[Arrived, Update]:
+def look_at(path: Path, digest: str, site: str, patches: int, gate: Gate) -> tuple[Arrived, Update]:
     """Check names, shapes, round, counts and numbers; of its tensors, statistics alone come back."""
     try:
         update = unpack_file(Update, path)
@@ -63,7 +65,7 @@ def look_at(path: Path, sha256: str, site: str, patches: int, gate: Gate) -> tup
     if not math.isfinite(update.loss) or update.steps < 1:
         raise BadUpdate(f"update of site {site!r}: loss {update.loss} after {update.steps} steps")
     check_update(gate.wanted, update)
-    arrived = Arrived(path, sha256, patches, norms_of(update, gate))
+    arrived = Arrived(path, digest, patches, norms_of(update, gate))
     statistics = {name: tensor.clone() for name, tensor in update.model.items() if name in gate.statistics}
     return arrived, replace(update, model=statistics, c={}, k={})
 
@@ -89,20 +91,24 @@ def norms_of(update: Update, gate: Gate) -> Norms:
     statistics = [name for name in floats if name in gate.statistics]
     weights = [name for name in floats if name not in gate.statistics]
     moved = partial(moved_by, update.model, gate.server.model)
-    groups: list[Callable[[], Iterable[Tensor]]] = [partial(moved, weights), partial(moved, statistics)]
-    groups += [update.c.values, update.k.values]
+    groups: list[Callable[[], Iterable[list[Tensor]]]] = [partial(moved, weights), partial(moved, statistics)]
+    groups += [lambda: [list(update.c.values())], lambda: [list(update.k.values())]]
     return dict(zip(GROUPS, map(norm, groups), strict=True))
 
 
-def moved_by(now: Tensors, before: Tensors, names: Iterable[str]) -> Iterator[Tensor]:
-    """The differences, one at a time: together they would be as large as the model."""
-    return (now[name] - before[name] for name in names)
+def moved_by(now: Tensors, before: Tensors, names: Sequence[str]) -> Iterator[list[Tensor]]:
+    """The differences, some at a time: all would be as large as the model, and each alone a call of its own."""
+    for first in range(0, len(names), TOGETHER):
+        some = names[first : first + TOGETHER]
+        yield list(torch._foreach_sub([now[name] for name in some], [before[name] for name in some]))
 
 
-def norm(tensors: Callable[[], Iterable[Tensor]]) -> float:
+def norm(groups: Callable[[], Iterable[list[Tensor]]]) -> float:
     """‖x‖ over all tensors; in double precision only where single is too narrow for it."""
-    found = math.hypot(*(float(tensor.norm()) for tensor in tensors()))
-    return found if math.isfinite(found) else math.hypot(*(float(tensor.double().norm()) for tensor in tensors()))
+    found = math.hypot(*(float(one) for some in groups() if some for one in torch._foreach_norm(some, 2)))
+    if math.isfinite(found):
+        return found
+    return math.hypot(*(float(tensor.double().norm()) for some in groups() for tensor in some))
 
 
 def absurd(norms: Mapping[str, Norms], before: Sequence[Norms], factor: float) -> dict[str, str]:

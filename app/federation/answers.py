@@ -75,20 +75,20 @@ class Progress(Words):
 class Spooled(Words):
     """Bytes that wait at the site."""
 
-    sha256: Digest
+    digest: Digest
     bytes: int
 
 
 class Trained(Progress):
     """The same of a round's training, with its update once it is done."""
 
-    sha256: Digest | None = None
+    digest: Digest | None = None
     bytes: int | None = None
 
     @model_validator(mode="after")
     def brings_its_update(self) -> "Trained":
         """Whoever is done has something to fetch."""
-        if self.state == "done" and (self.sha256 is None or self.bytes is None):
+        if self.state == "done" and (self.digest is None or self.bytes is None):
             raise ValueError("it is done, and announces no update")
         return self
 

@@ -66,7 +66,8 @@ def collect(
                 time.sleep(0.2)
 
     try:
-        return json.dumps(receive(ask, size, Path(path))).encode()
+        with Path(path).open("xb") as file:
+            return json.dumps(receive(ask, size, file.write)).encode()
     except Exception as error:
         Path(path).unlink(missing_ok=True)
         told = {"late": error.args[0]} if isinstance(error, TooLate) else {"silent": str(error)}

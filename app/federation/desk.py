@@ -28,13 +28,13 @@ class Desk:
             self.meetings[content["key"]][0].leave()
         return b"{}"
 
-    def fetch(self, sha256: str, offset: int, size: int) -> memoryview:
+    def fetch(self, digest: str, offset: int, size: int) -> memoryview:
         """A part of a model on offer."""
-        if not sha256.isalnum():
-            raise TrainingFailed(f"model {sha256!r} is not on offer")
+        if not digest.isalnum():
+            raise TrainingFailed(f"model {digest!r} is not on offer")
         on_offer = self.on_offer
-        if on_offer[0] != sha256:
-            self.on_offer = on_offer = sha256, mapped(self.offers / sha256)
+        if on_offer[0] != digest:
+            self.on_offer = on_offer = digest, mapped(self.offers / digest)
         return on_offer[1][offset : offset + size]
 
     def meet(self, site: str, key: str, values: bytes, kind: str, weight: int) -> tuple[bytes, int]:

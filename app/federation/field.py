@@ -27,15 +27,16 @@ from app.federation.answers import (
 )
 from app.federation.link import Calls, SiteSilent
 from app.federation.terms import Terms
+from app.site.parts import digest_of
 from app.site.state import Base
 from fl_core.aggregate import BadUpdate
-from fl_core.checkpoint import digest
 from fl_core.state import ServerState
 from fl_core.wire import packed_parts
 from mammofed.errors import TrainingFailed
 
 ANSWER = 10.0  # seconds within which a site answers any order
 COLLECT = 3600.0  # seconds for all parts of an update; the job gives up a silent site long before
+MANY = 1 << 20  # bytes of small tensors that are written together
 POLL = 2.0  # seconds that a site may hold the answer to `wait`
 ENDS: Mapping[str, type[Progress]] = {"train": Trained, "evaluate": Evaluated}  # what comes of an order
 
@@ -97,14 +98,14 @@ class Field:
         offers = self.folder / "offers"
         offers.mkdir(parents=True, exist_ok=True)
         parts = packed_parts(server)
-        path = offers / digest(*parts)
+        path = offers / digest_of(*parts)
         if not path.exists():  # else sites may be fetching it
-            with (offers / ".writing").open("wb") as file:
+            with (offers / ".writing").open("wb", MANY) as file:
                 file.writelines(parts)
             for old in offers.glob("[!.]*"):
                 old.unlink()
             (offers / ".writing").rename(path)
-        return {"sha256": path.name, "bytes": path.stat().st_size}
+        return {"digest": path.name, "bytes": path.stat().st_size}
 
 
 def side_by_side(
@@ -162,7 +163,7 @@ def fetch(
         raise SiteLate(f"late: {got['late']} of {size} bytes of its {what} at the deadline")
     if got["bytes"] != size:
         raise BadUpdate(f"{what} of site {site!r}: ends after {got['bytes']} of {size} bytes")
-    if got["sha256"] != offer["sha256"]:
+    if got["digest"] != offer["digest"]:
         raise BadUpdate(f"{what} of site {site!r}: its bytes are not those that were announced")
     path.unlink(
         missing_ok=True

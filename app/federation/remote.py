@@ -136,7 +136,7 @@ def train_at(
             with fetching:
                 fetch(field, site, "update", done, path, largest(gate.wanted), field.deadline())
             with looking:
-                found = look_at(path, done["sha256"], site, members[site].patches, gate)
+                found = look_at(path, done["digest"], site, members[site].patches, gate)
             arrived[site], updates[site] = found
         return done
 

@@ -38,7 +38,7 @@ class RoundResult:
 
     def base(self, site: str) -> Base:
         """The state that counts at the site once the round is committed."""
-        return Base(self.server.round, self.arrived[site].sha256)
+        return Base(self.server.round, self.arrived[site].digest)
 
 
 def read_variates(path: Path) -> SiteState:
@@ -107,7 +107,7 @@ def standing_after(terms: Terms, folder: Path, standing: Standing, result: Round
     variates = dict(standing.variates)
     row = terms.plan.row
     for site, arrived in result.arrived.items() if row.weight_grad or row.corrects_statistics else ():
-        variates[site] = folder / "variates" / f"{arrived.sha256}.update"
+        variates[site] = folder / "variates" / f"{arrived.digest}.update"
         arrived.path.replace(variates[site])
     norms = [arrived.norms for arrived in result.arrived.values()]
     members = {site: result.members[site] for site in terms.sites if site in result.members}

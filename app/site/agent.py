@@ -43,21 +43,21 @@ class Agent:
         self.held.enter_context(only_process(run_folder(home, self.run)))
         server = collab.server
 
-        def fetch(sha256: str, offset: int, size: int) -> Iterator[bytes | memoryview]:
+        def fetch(digest: str, offset: int, size: int) -> Iterator[bytes | memoryview]:
             end = offset + size
             if self.caller is not None:
-                question = json.dumps({"sha256": sha256, "offset": offset, "size": size})
+                question = json.dumps({"digest": digest, "offset": offset, "size": size})
                 for block in self.caller.ask(question, size):
                     offset += len(block)
                     yield block
             if offset < end:
-                yield fetch_far(sha256, offset, end - offset)
+                yield fetch_far(digest, offset, end - offset)
 
-        def fetch_far(sha256: str, offset: int, size: int) -> bytes:
+        def fetch_far(digest: str, offset: int, size: int) -> bytes:
             until = time.monotonic() + PATIENCE
             while True:
                 try:
-                    part: bytes = server(timeout=ANSWER).fetch(sha256, offset, size)
+                    part: bytes = server(timeout=ANSWER).fetch(digest, offset, size)
                     return part
                 except Exception as error:  # whatever the engine raises, the part did not come
                     if time.monotonic() > until:

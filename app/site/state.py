@@ -29,12 +29,12 @@ class Base:
     """Which of its states a site trains from: the round that committed it, and the update it came with."""
 
     round: int = 0
-    sha256: str = ""
+    digest: str = ""
 
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{self.round:06d}-{self.sha256}.safetensors"
+        return f"{self.round:06d}-{self.digest}.safetensors"
 
 
 def run_folder(home: Path, run: str) -> Path:
@@ -51,21 +51,6 @@ class RunState:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         clear_scratch(folder)
-
-    @property
-    def update(self) -> Path:
-        """Where the last update waits until the server has fetched it."""
-        return self.folder / "update"
-
-    @property
-    def scores(self) -> Path:
-        """Where test scores wait, if the site shares them."""
-        return self.folder / "scores"
-
-    @property
-    def model(self) -> Path:
-        """Where the model on offer arrives."""
-        return self.folder / "model"
 
     def propose(self, base: Base, state: SiteState) -> None:
         """Keep a state beside the one that counts."""

@@ -5,7 +5,6 @@ be given twice without harm, since an answer may be lost on the way. What goes w
 nothing of the site's data; the site's own log says more.
 """
 
-import hashlib
 import json
 import logging
 import threading
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from app.site.data import SiteSettings, augmentation_of, introduce, open_site
-from app.site.parts import Blocks, mapped, receive
+from app.site.parts import Blocks, digest_of, joined, memory_of, receive
 from app.site.state import Base, Refusal, RunState, run_folder
 from fl_core.data import SiteData
 from fl_core.evaluate import Scored, headline, score
@@ -30,13 +29,13 @@ from fl_core.metrics import withhold
 from fl_core.models import build_model
 from fl_core.plan import plan_from_json
 from fl_core.state import ServerState
-from fl_core.wire import packed_parts, tensor_parts, unpack_file
+from fl_core.wire import packed_parts, tensor_parts, unpack_in_place
 from mammofed import __version__
 from mammofed.errors import MammofedError, TrainingFailed
 
 log = logging.getLogger(__name__)
 Order = dict[str, Any]
-Fetch = Callable[[str, int, int], Blocks]  # (sha256, offset, size) → a part of the model on offer
+Fetch = Callable[[str, int, int], Blocks]  # (digest, offset, size) → a part of the model on offer
 Meet = Callable[[str, bytes, str, int], tuple[bytes, int]]  # (key, values, dtype, weight) → mean, Σ weights
 
 
@@ -91,6 +90,7 @@ class SiteWork:
         self.worker: threading.Thread | None = None
         self.ordering = threading.Lock()
         self.model: tuple[str, ServerState] | None = None  # the last one fetched, by its digest
+        self.left: dict[str, memoryview] = {}  # by the last order, for `send`: an update, or scores
         self.places: dict[str, Workplace] = {}
 
     def take(self, name: str, text: str) -> bytes | memoryview:
@@ -131,9 +131,7 @@ class SiteWork:
 
     def send(self, order: Order) -> memoryview:
         """A part of the update, or of the scores, that the last order left."""
-        state = self.state(order["run"])
-        path = state.update if order["what"] == "update" else state.scores
-        return mapped(path)[order["offset"] : order["offset"] + order["size"]]
+        return self.left[order["what"]][order["offset"] : order["offset"] + order["size"]]
 
     def commit(self, order: Order) -> Order:
         """The round is committed with this site in it: its proposed state is now the state."""
@@ -159,6 +157,7 @@ class SiteWork:
         """In the thread: wait for the end of what was given up, work, keep the outcome."""
         if before is not None:
             before.join()
+        self.left = {}
         try:
             job.began = time.monotonic()
             job.result = work(job)
@@ -171,15 +170,14 @@ class SiteWork:
         """Settle, fetch, train, propose."""
         state = self.state(order["run"])
         own = state.settle(Base(**order["base"]))
-        server = self.fetched(state, order["model"])
+        server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
         exchange = exchange_by(self.meet, order["key"]) if order["meets"] else None
         update, proposed = train_round(
             place, data, server, own, exchange, progress=lambda steps, loss: job.moved(steps)
         )
-        parts = packed_parts(update)
-        found = write_spool(state.update, parts)
-        state.propose(Base(update.round, found["sha256"]), proposed)
+        found = self.leave("update", packed_parts(update))
+        state.propose(Base(update.round, found["digest"]), proposed)
         return found
 
     def evaluate_now(self, order: Order, job: Job) -> Order:
@@ -188,7 +186,7 @@ class SiteWork:
         Of a class with fewer patches than the site's floor neither metrics nor scores leave it.
         """
         state = self.state(order["run"])
-        server = self.fetched(state, order["model"])
+        server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
         private = state.read(Base(**order["base"])).private
         found = score(place, {**server.model, **private}, data.test)
@@ -198,7 +196,7 @@ class SiteWork:
         answer: Order = {"metrics": metrics, "n": len(shown.labels), "scores": None}
         if self.settings.share_scores:
             tensors = {"scores": torch.from_numpy(shown.scores), "labels": torch.from_numpy(shown.labels)}
-            answer["scores"] = write_spool(state.scores, tensor_parts(tensors, {}))
+            answer["scores"] = self.leave("scores", tensor_parts(tensors, {}))
         return answer
 
     # what they need
@@ -232,15 +230,20 @@ class SiteWork:
             self.places = {key: workplace(wanted, model, augmentation_of(self.settings))}
         return self.places[key]
 
-    def fetched(self, state: RunState, offer: Order) -> ServerState:
+    def leave(self, what: str, parts: list[bytes | memoryview]) -> Order:
+        """Keep bytes where `send` finds them; their digest and size. After a crash the round is trained again."""
+        self.left[what] = found = memoryview(joined(parts))
+        return {"digest": digest_of(found), "bytes": len(found)}
+
+    def fetched(self, offer: Order) -> ServerState:
         """The model on offer, fetched part by part unless it is here already, and its digest verified."""
-        if self.model is not None and self.model[0] == offer["sha256"]:
+        if self.model is not None and self.model[0] == offer["digest"]:
             return self.model[1]
         self.model = None
-        if receive(partial(self.fetch, offer["sha256"]), offer["bytes"], state.model) != offer:
+        memory = memory_of(offer["bytes"])
+        if receive(partial(self.fetch, offer["digest"]), offer["bytes"], memory.write) != offer:
             raise Refusal("the model that arrived is not the one on offer")
-        self.model = offer["sha256"], unpack_file(ServerState, state.model)
-        state.model.unlink()  # it stays mapped for as long as it is used
+        self.model = offer["digest"], unpack_in_place(ServerState, memory)
         return self.model[1]
 
 
@@ -257,17 +260,6 @@ def exchange_by(meet: Meet, key: str) -> Exchange:
         return found.to(values.device), total
 
     return exchange
-
-
-def write_spool(path: Path, parts: list[bytes | memoryview]) -> Order:
-    """Put bytes where `send` finds them; their digest and size."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    path.unlink(missing_ok=True)  # who is still sending the one before has it mapped
-    with path.open("xb") as file:  # not synced: after a crash the round is trained again
-        file.writelines(parts)
-    return {"sha256": digest.hexdigest(), "bytes": path.stat().st_size}
 
 
 def told_outside(error: Exception) -> str:

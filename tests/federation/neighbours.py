@@ -42,9 +42,9 @@ class Neighbours:
         (self.folder / name).mkdir(parents=True, exist_ok=True)
         return SiteWork(self.folder / name, self.settings[name], self.fetch, partial(self.desk.meet, name))
 
-    def fetch(self, sha256: str, offset: int, size: int) -> list[memoryview]:
+    def fetch(self, digest: str, offset: int, size: int) -> list[memoryview]:
         """A part of the model on offer."""
-        return [self.desk.fetch(sha256, offset, size)]
+        return [self.desk.fetch(digest, offset, size)]
 
     def restart(self, name: str) -> None:
         """Kill it and start it again."""

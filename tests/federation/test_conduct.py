@@ -1,6 +1,5 @@
 """Rounds over sites that answer, fall silent, come back, are slow, or lie."""
 
-import hashlib
 import json
 import socket
 import threading
@@ -22,6 +21,7 @@ from app.federation.conduct import Conductor
 from app.federation.desk import Desk
 from app.federation.field import Field, fetch
 from app.federation.terms import Terms
+from app.site.parts import digest_of
 from app.site.state import Base, RunState
 from app.sources import DataChoice, sites_from
 from fl_core.checkpoint import FolderLedger, read_manifest
@@ -263,10 +263,10 @@ def changed(change: Callable[[Update], Update]) -> Callable[[str, str, bytes], b
             content = json.loads(text)
             return packed["update"][content["offset"] : content["offset"] + content["size"]]
         told = json.loads(answer) if order == "wait" else {}
-        if "sha256" in told:
-            update = unpack(Update, Path(lie.path).read_bytes())  # type: ignore[attr-defined]
+        if "digest" in told:
+            update = unpack(Update, bytes(lie.site.left["update"]))  # type: ignore[attr-defined]
             packed["update"] = pack(change(update))
-            told["sha256"], told["bytes"] = hashlib.sha256(packed["update"]).hexdigest(), len(packed["update"])
+            told["digest"], told["bytes"] = digest_of(packed["update"]), len(packed["update"])
             return json.dumps(told).encode()
         return answer
 
@@ -300,7 +300,7 @@ def test_a_lying_site_is_refused_by_name_and_the_round_goes_on(
 ) -> None:
     change, words = LIES[kind]
     lie = changed(change)
-    lie.path = neighbours.folder / SECOND / "runs" / "run-1" / "update"  # type: ignore[attr-defined]
+    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
     neighbours.lies[SECOND] = lie
     plan = SHORT("scaffold", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
@@ -341,7 +341,7 @@ NONSENSE: Mapping[str, Lie] = {
     "endless patches": with_words("hello", patches=float("inf")),
     "another's name": with_words("hello", site=THIRD),
     "other channels": with_words("hello", shape=[3, 32, 32]),
-    "no digest": with_words("wait", b'"done"', sha256=7),
+    "no digest": with_words("wait", b'"done"', digest=7),
 }
 
 
@@ -359,7 +359,7 @@ def test_nonsense_is_refused_by_name_and_the_round_goes_on(
 @pytest.mark.parametrize("field", [{"loss": "small"}, {"steps": [1]}, {"model": 5}])
 def test_fields_of_another_kind_are_refused(field: dict[str, Any], neighbours: Neighbours) -> None:
     lie = changed(lambda update: replace(update, **field))
-    lie.path = neighbours.folder / SECOND / "runs" / "run-1" / "update"  # type: ignore[attr-defined]
+    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
     neighbours.lies[SECOND] = lie
     ledger = trained(neighbours, terms_of(SHORT("fedavg", rounds=1)))
     [text] = [text for kind, text, site in ledger.events if (kind, site) == ("site-refused", SECOND)]
@@ -380,7 +380,7 @@ def with_scores(change: Callable[[Scores], Scores]) -> Lie:
         honest = {"scores": torch.full((4, 5), 0.2, dtype=torch.float64), "labels": torch.arange(4)}
         spooled["scores"] = safetensors.torch.save(change(honest))
         told["scores"] = {
-            "sha256": hashlib.sha256(spooled["scores"]).hexdigest(),
+            "digest": digest_of(spooled["scores"]),
             "bytes": len(spooled["scores"]),
         }
         return json.dumps(told).encode()
@@ -394,7 +394,7 @@ FALSE_SCORES: Mapping[str, Lie] = {
     "classes": with_scores(lambda honest: {**honest, "scores": honest["scores"][:, :4].clone()}),
     "labels": with_scores(lambda honest: {**honest, "labels": honest["labels"] + 3}),
     "names": with_scores(lambda honest: {"scores": honest["scores"]}),
-    "size": with_words("wait", b'"metrics"', scores={"sha256": "0" * 64, "bytes": 1 << 32}),
+    "size": with_words("wait", b'"metrics"', scores={"digest": "0" * 64, "bytes": 1 << 32}),
     "metrics": with_words("wait", b'"metrics"', metrics={"accuracy": 1.0}),
 }
 
@@ -416,11 +416,10 @@ def test_a_replayed_update_is_refused(neighbours: Neighbours) -> None:
 
     def lie(order: str, text: str, answer: bytes) -> bytes:
         told = json.loads(answer) if order == "wait" else {}
-        if "sha256" in told and "metrics" not in told:
+        if "digest" in told and "metrics" not in told:
             old.setdefault("told", answer)
-            path = neighbours.folder / SECOND / "runs" / "run-1" / "update"
-            old.setdefault("update", path.read_bytes())
-            path.write_bytes(old["update"])
+            left = neighbours.works[SECOND].left
+            left["update"] = memoryview(old.setdefault("update", bytes(left["update"])))
             return old["told"]
         return answer
 
@@ -535,7 +534,7 @@ def test_a_late_site_is_left_out_while_it_answers(neighbours: Neighbours) -> Non
 def test_a_site_that_sends_its_update_too_slowly_is_late(neighbours: Neighbours, tmp_path: Path) -> None:
     with neighbours.segment(SITES) as link:
         field = Field(terms_of(SHORT("fedavg")), link, tmp_path, lambda *_: None, lambda: None)
-        offer = {"bytes": 8, "sha256": "0" * 64}
+        offer = {"bytes": 8, "digest": "0" * 64}
         with pytest.raises(SiteLate, match="0 of 8 bytes of its update"):
             fetch(field, FIRST, "update", offer, tmp_path / "update", 8, time.monotonic())
 
@@ -671,7 +670,7 @@ def test_terms_that_cannot_hold_raise() -> None:
 
 
 def test_norms_too_large_for_single_precision_are_numbers_still() -> None:
-    assert norm(lambda: [torch.full((4,), 1e30), torch.full((4,), 1e30)]) == pytest.approx(1e30 * 8**0.5)
+    assert norm(lambda: [[torch.full((4,), 1e30)], [torch.full((4,), 1e30)]]) == pytest.approx(1e30 * 8**0.5)
     assert norm(lambda: []) == 0.0
 
 

@@ -142,7 +142,7 @@ def test_no_pixel_path_uid_or_patient_tag_leaves_a_site(
     assert last is not None
     sent = b"".join(path.read_bytes() for path in (folder / "sent").glob("*.sent"))
     # the record is whole: it has the update that the ledger's sum is made of, and the scores
-    update = (folder / SITES[1] / "runs" / "recorded" / "update").read_bytes()
+    update = (folder / "work" / f"{SITES[1]}.update").read_bytes()
     assert update[-4096:] in sent
     for secret in secrets_of(folder, stores):
         assert secret not in sent

@@ -1,19 +1,20 @@
 """Large files part by part: the same bytes at the other end, whatever is rewritten, lost or cut short."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from app.federation.collect import AskSite, collect
 from app.federation.field import Field, fetch
 from app.federation.link import SiteSilent
 from app.federation.terms import Terms
 from app.site import parts
-from app.site.parts import mapped, receive
-from app.site.work import write_spool
+from app.site.data import SiteSettings
+from app.site.parts import joined, receive
+from app.site.work import SiteWork
 from fl_core.aggregate import BadUpdate
 from tests.federation.hospitals import small_plan
 
@@ -26,39 +27,35 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART", 1000)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source"
-    write_spool(path, [CONTENT])
-    return path
-
-
-def test_a_file_arrives_as_it_was_sent(source: Path, tmp_path: Path) -> None:
+def test_bytes_arrive_as_they_were_sent() -> None:
     asked: list[tuple[int, int]] = []
+    source, arrived = joined([CONTENT[:7], memoryview(CONTENT)[7:]]), bytearray()
 
     def ask(offset: int, size: int) -> list[memoryview]:
         asked.append((offset, size))
-        part = mapped(source)[offset : offset + size]
+        part = memoryview(source)[offset : offset + size]
         return [part[:300], part[300:]]
 
-    got = receive(ask, len(CONTENT), tmp_path / "arrived")
-    assert (tmp_path / "arrived").read_bytes() == CONTENT
-    assert got == {"sha256": hashlib.sha256(CONTENT).hexdigest(), "bytes": len(CONTENT)}
+    got = receive(ask, len(CONTENT), arrived.extend)
+    assert arrived == CONTENT
+    assert got == {"digest": blake3(CONTENT).hexdigest(), "bytes": len(CONTENT)}
     assert asked == [(0, 1000), (1000, 1000), (2000, 560)]
 
 
-def test_a_short_part_is_the_last(tmp_path: Path) -> None:
-    got = receive(
-        lambda offset, size: [CONTENT[offset : offset + min(size, 400)]], len(CONTENT), tmp_path / "arrived"
-    )
-    assert got["bytes"] == 400
+def test_a_short_part_is_the_last() -> None:
+    arrived = bytearray()
+    got = receive(lambda offset, size: [CONTENT[offset : offset + min(size, 400)]], len(CONTENT), arrived.extend)
+    assert got["bytes"] == len(arrived) == 400
 
 
-def test_who_sends_a_file_is_not_disturbed_by_the_next_one(source: Path) -> None:
-    under_way = mapped(source)
-    write_spool(source, [b"shorter"])
+def test_a_part_that_is_being_sent_is_not_disturbed_by_the_next_update(tmp_path: Path) -> None:
+    work = SiteWork(tmp_path, SiteSettings("hospital-1", "synthetic:1/2"), None, None)  # type: ignore[arg-type]
+    order = {"what": "update", "offset": 0, "size": len(CONTENT)}
+    assert work.leave("update", [CONTENT[:9], CONTENT[9:]]) == told_of(CONTENT)
+    under_way = work.send(order)
+    work.leave("update", [b"shorter"])
     assert bytes(under_way) == CONTENT
-    assert source.read_bytes() == b"shorter"
+    assert bytes(work.send(order)) == b"shorter"
 
 
 class OneSite:
@@ -77,7 +74,7 @@ def field_of(folder: Path, answer: Call, near: AskSite = lambda *_: ()) -> Field
 
 
 def told_of(content: bytes) -> dict[str, object]:
-    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    return {"digest": blake3(content).hexdigest(), "bytes": len(content)}
 
 
 def sent(site: str, order: str, text: str, timeout: float) -> bytes:

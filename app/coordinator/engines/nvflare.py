@@ -69,9 +69,9 @@ class Relay:
         return Lines(listener, startup, sites, lambda question: self.desk.fetch(**json.loads(question)))
 
     @collab.publish  # type: ignore[untyped-decorator]
-    def fetch(self, sha256: str, offset: int, size: int) -> memoryview:
+    def fetch(self, digest: str, offset: int, size: int) -> memoryview:
         """A part of the model on offer."""
-        return self.desk.fetch(sha256, offset, size)
+        return self.desk.fetch(digest, offset, size)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def meet(self, key: str, values: bytes, kind: str, weight: int) -> tuple[bytes, int]:
