@@ -155,6 +155,9 @@ class SiteRound(Answer):
     took_part: bool
     why_not: str | None  # late, paused, refused, ...
     loss: float | None
+    loss_low: float | None = None  # 95 % interval of the mean over the round's batches; null after a single one
+    loss_high: float | None = None
+    loss_n: int | None = None  # training patches behind it; null where the site has less than a batch
     steps: int | None
     seconds: float | None
     test: Headline | None
@@ -168,6 +171,9 @@ class Round(Answer):
     seconds: float
     rate: float
     loss: float
+    loss_low: float | None = None
+    loss_high: float | None = None
+    loss_n: int | None = None
     sites: tuple[SiteRound, ...]
     test: Headline | None  # of all test patches; null where the round was not evaluated
     pooled: bool  # False: `test` combines per-site metrics, since scores stay at the sites
@@ -195,6 +201,9 @@ class SiteCurves(Curves):
     """A site's own curves."""
 
     loss: tuple[float | None, ...]
+    loss_low: tuple[float | None, ...]
+    loss_high: tuple[float | None, ...]
+    loss_n: tuple[int | None, ...]  # training patches seen in each round
     took_part: tuple[bool, ...]
 
 
@@ -204,6 +213,9 @@ class RunMetrics(Answer):
     run: str
     rounds: tuple[int, ...]
     loss: tuple[float, ...]
+    loss_low: tuple[float | None, ...]
+    loss_high: tuple[float | None, ...]
+    loss_n: tuple[int | None, ...]  # training patches seen in each round
     rate: tuple[float, ...]
     seconds: tuple[float, ...]
     test: Curves

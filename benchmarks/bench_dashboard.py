@@ -43,12 +43,14 @@ def headline(number: int, shift: float = 0.0) -> dict[str, dict[str, float]]:
 def record(number: int) -> dict[str, object]:
     """A round as a worker writes it down."""
     loss = 0.4 + 1.2 * math.exp(-number / 100)
-    part = {"loss": loss, "steps": 10, "seconds": 3.0}
+    bounds = {"loss_low": loss - 0.05, "loss_high": loss + 0.05}
+    part = {"loss": loss, **bounds, "loss_n": 320, "steps": 10, "seconds": 3.0}
     sites = dict.fromkeys(NAMES[: SITES - (number % 7 == 0)], part)
     away = {NAMES[-1]: {"away": "late: no answer within 60 s"}} if number % 7 == 0 else {}
     own = {name: headline(number, 0.004 * index) for index, name in enumerate(NAMES)}
     test = {**headline(number), "sites": own, "pooled": True}
-    return {"seconds": 4.0, "rate": 0.05, "loss": loss, "sites": {**sites, **away}, "test": test}
+    mean = {"loss": loss, **bounds, "loss_n": 320 * len(sites)}
+    return {"seconds": 4.0, "rate": 0.05, **mean, "sites": {**sites, **away}, "test": test}
 
 
 def drifted(number: int) -> dict[str, object]:

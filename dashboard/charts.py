@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs_version
 
-from app.schemas import Drift, MetricName, Round, RunMetrics, Series
+from app.schemas import Drift, MetricName, Round, RunMetrics, Series, SiteCurves
 from dashboard.words import METRICS, in_order, layer_name
 
 # Okabe and Ito's colours, told apart with any colour vision; the blue is lighter, for dark ground.
@@ -55,12 +55,12 @@ class Line:
     name: str
     rounds: tuple[int, ...]
     series: Series
-    n: tuple[int | None, ...]  # test patches of each round
+    n: tuple[int | None, ...]  # patches behind the value of each round
     main: bool = False  # drawn stronger than its rivals
 
     @property
     def words(self) -> str:
-        """The name, and how many test patches were behind the last value."""
+        """The name, and how many patches were behind the last value."""
         last = next((n for n in reversed(self.n) if n is not None), None)
         return self.name if last is None else f"{self.name} (n = {last:,})"
 
@@ -99,11 +99,7 @@ def known(rounds: Sequence[int], values: Sequence[float | None]) -> tuple[list[i
 
 def metric_curves(metric: MetricName, lines: Sequence[Line], best: int | None = None) -> Chart:
     """A metric over rounds with 95 % bands, one line a run or a site."""
-    bands = len(lines) <= BANDS
-    traces: list[Any] = []
-    for index, line in enumerate(lines):
-        traces += ([band(line, index)] if bands or line.main else []) + [stroke(line, index)]
-    made = figure(traces, "round", METRICS[metric] + " (0 to 1)", showlegend=True)
+    made = figure(with_bands(lines), "round", METRICS[metric] + " (0 to 1)", showlegend=True)
     if best is not None:
         made.add_vline(
             x=best,
@@ -118,15 +114,36 @@ def metric_curves(metric: MetricName, lines: Sequence[Line], best: int | None = 
     )
 
 
+def with_bands(lines: Sequence[Line]) -> list[go.Scatter]:
+    """Each curve, with its band below it where bands do not hide each other."""
+    few = len(lines) <= BANDS
+    drawn: list[go.Scatter] = []
+    for index, line in enumerate(lines):
+        drawn += ([band(line, index)] if few or line.main else []) + [stroke(line, index)]
+    return drawn
+
+
 def stroke(line: Line, index: int) -> go.Scatter:
     """The line of a curve."""
     rounds, values = known(line.rounds, line.series.value)
     few = len(rounds) <= FEW
+    bounds = [
+        f" ({low:.3f} to {high:.3f})" if low is not None and high is not None else ""
+        for value, low, high in zip(line.series.value, line.series.low, line.series.high, strict=True)
+        if value is not None
+    ]
     style = {"color": colour(index), "width": 3 if line.main and few else 1.8, "dash": DASHES[index % len(DASHES)]}
     mode = "lines+markers" if few else "lines"
-    hover = f"{line.words}<br>round %{{x}}: %{{y:.3f}}<extra></extra>"
+    hover = f"{line.words}<br>round %{{x}}: %{{y:.3f}}%{{text}}<extra></extra>"
     return go.Scatter(
-        x=rounds, y=values, name=line.words, mode=mode, line=style, legendgroup=line.name, hovertemplate=hover
+        x=rounds,
+        y=values,
+        text=bounds,
+        name=line.words,
+        mode=mode,
+        line=style,
+        legendgroup=line.name,
+        hovertemplate=hover,
     )
 
 
@@ -160,17 +177,17 @@ def long_columns(lines: Sequence[Line]) -> dict[str, Column]:
 
 
 def loss_curve(metrics: RunMetrics, per_site: bool = False) -> Chart:
-    """Training loss over rounds: the mean, and each site's if asked for."""
-    rows: dict[str, Column] = {"mean of the sites": metrics.loss}
+    """Training loss over rounds with 95 % bands: the mean, and each site's if asked for."""
+    lines = [loss_line("mean of the sites", metrics.rounds, metrics, main=True)]
     if per_site:
-        rows |= {name: site.loss for name, site in metrics.sites.items()}
-    traces = []
-    for index, (name, values) in enumerate(rows.items()):
-        rounds, losses = known(metrics.rounds, values)  # type: ignore[arg-type]
-        style = {"color": colour(index), "width": 2.5 if index == 0 else 1.5, "dash": DASHES[index % len(DASHES)]}
-        traces.append(go.Scatter(x=rounds, y=losses, name=name, mode="lines", line=style))
-    made = figure(traces, "round", "training loss (cross-entropy)", showlegend=per_site)
-    return Chart(made, {"round": metrics.rounds, **rows}, "Training loss over rounds")
+        lines += [loss_line(name, metrics.rounds, site) for name, site in metrics.sites.items()]
+    made = figure(with_bands(lines), "round", "training loss (cross-entropy, nats)", showlegend=True)
+    return Chart(made, long_columns(lines), "Training loss over rounds with its 95 % interval")
+
+
+def loss_line(name: str, rounds: tuple[int, ...], of: RunMetrics | SiteCurves, main: bool = False) -> Line:
+    """The losses of a run or of a site as a curve."""
+    return Line(name, rounds, Series(value=of.loss, low=of.loss_low, high=of.loss_high), of.loss_n, main)
 
 
 def timeline(rounds: Sequence[Round]) -> Chart:

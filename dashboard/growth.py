@@ -3,6 +3,7 @@
 from app.schemas import Curves, RunMetrics, Series, SiteCurves
 
 METRICS = ("accuracy", "auc_ovo", "auc_ovr")
+COLUMNS = ("n", "loss", "loss_low", "loss_high", "loss_n", "took_part")  # of a site
 
 
 def extended(known: RunMetrics, since: RunMetrics) -> RunMetrics:
@@ -13,6 +14,9 @@ def extended(known: RunMetrics, since: RunMetrics) -> RunMetrics:
         run=known.run,
         rounds=known.rounds + since.rounds,
         loss=known.loss + since.loss,
+        loss_low=known.loss_low + since.loss_low,
+        loss_high=known.loss_high + since.loss_high,
+        loss_n=known.loss_n + since.loss_n,
         rate=known.rate + since.rate,
         seconds=known.seconds + since.seconds,
         test=joined(known.test, since.test),
@@ -33,9 +37,8 @@ def joined(first: Curves, then: Curves) -> Curves:
 def joined_site(first: SiteCurves, then: SiteCurves) -> SiteCurves:
     """A site's curves, one part behind the other."""
     metrics = {name: joined_series(getattr(first, name), getattr(then, name)) for name in METRICS}
-    return SiteCurves(
-        **metrics, n=first.n + then.n, loss=first.loss + then.loss, took_part=first.took_part + then.took_part
-    )
+    columns = {name: getattr(first, name) + getattr(then, name) for name in COLUMNS}
+    return SiteCurves(**metrics, **columns)
 
 
 def joined_series(first: Series, then: Series) -> Series:
@@ -47,4 +50,5 @@ def absent(rounds: int) -> SiteCurves:
     """The curves of a site that was not there."""
     gap = Series(value=(None,) * rounds, low=(None,) * rounds, high=(None,) * rounds)
     nothing = (None,) * rounds
-    return SiteCurves(accuracy=gap, auc_ovo=gap, auc_ovr=gap, n=nothing, loss=nothing, took_part=(False,) * rounds)
+    gaps = dict.fromkeys(COLUMNS, nothing)
+    return SiteCurves(**dict.fromkeys(METRICS, gap), **{**gaps, "took_part": (False,) * rounds})

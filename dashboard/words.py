@@ -4,7 +4,19 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from app.schemas import Action, Certificate, Drift, Headline, Me, Metric, MetricName, Run, RunState, Site
+from app.schemas import (
+    Action,
+    Certificate,
+    Drift,
+    Headline,
+    Me,
+    Metric,
+    MetricName,
+    Run,
+    RunMetrics,
+    RunState,
+    Site,
+)
 
 METRICS: dict[MetricName, str] = {
     "accuracy": "Accuracy",
@@ -196,6 +208,20 @@ def left(run: Run) -> str:
             else "time left: not known yet"
         )
     return {"draft": "not started", "paused": "paused", "failed": "failed"}.get(run.state, "finished")
+
+
+def loss_in_words(metrics: RunMetrics, steps: int) -> str:
+    """What the training loss is, what its band is, or why there is none."""
+    if any(low is not None for low in metrics.loss_low):
+        band = f"Band: 95 % interval of the mean over the {steps} steps of a round (Student's t). "
+    elif steps == 1:
+        band = "No band: a round of a single step has no spread. "
+    else:
+        band = "No band: these rounds were trained before it was kept. "
+    n = "n: training patches seen in a round" + (
+        "; withheld where a site has less than a batch." if metrics.loss_n[-1] is None else "."
+    )
+    return f"How far the model is from the right answers on training patches: it should fall. {band}{n}"
 
 
 def why_off(run: Run, action: Action, me: Me, lost: bool = False) -> str | None:

@@ -1,11 +1,12 @@
 """Scores and labels → bootstrap intervals, paired p-values between models, Welch's test between runs."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from fl_core.metrics import (
     Counts,
@@ -140,3 +141,20 @@ def welch(a: Sequence[float], b: Sequence[float]) -> float:
         return float(gap == 0)  # no spread at all: the test's limit
     freedom = squares.sum() ** 2 / (squares**2 / [len(a) - 1, len(b) - 1]).sum()
     return float(2 * stdtr(freedom, -gap / np.sqrt(squares.sum())))
+
+
+def mean_interval(
+    mean: float,
+    errors: Sequence[float],  # standard errors of independent means, each of as many values
+    weights: Sequence[float],  # with which they make the mean; they add up to 1
+    freedom: int,  # degrees of freedom of each error
+    level: float = 0.95,
+) -> Interval:
+    """A weighted mean of means between its bounds: Student's t, for several with Welch's degrees of freedom."""
+    parts = [weight * error for weight, error in zip(weights, errors, strict=True)]
+    error = math.hypot(*parts)
+    if error == 0:
+        return Interval(mean, mean, mean)
+    together = freedom / sum((part / error) ** 4 for part in parts)
+    reach = float(stdtrit(together, (1 + level) / 2)) * error
+    return Interval(mean, mean - reach, mean + reach)

@@ -4,7 +4,8 @@ The next state is only proposed: the site keeps it if the server commits the rou
 """
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,6 +92,7 @@ def train_round(
         model=without(end, private),
         c=without(c, private) if row.weight_grad else {},
         k={name: tensor.cpu() for name, tensor in k.items()} if row.corrects_statistics else {},
+        loss_error=path.loss_error,
     )
     proposed = replace(
         site,
@@ -117,6 +119,7 @@ class Path:
     rates: float  # Σ_t γ_t over the steps taken
     drift: list[Tensor]  # c − c_i for each parameter, or nothing
     loss: float
+    loss_error: float | None
     loss_scale: float
 
 
@@ -148,7 +151,19 @@ def descend(
         raise TrainingFailed(
             f"site {data.name!r}, round {server.round + 1}: all steps overflowed in fp16; use bf16"
         )
-    return Path(len(rates), math.fsum(rates), drift, math.fsum(losses) / len(losses), float(scaler.get_scale()))
+    return Path(
+        steps=len(rates),
+        rates=math.fsum(rates),
+        drift=drift,
+        loss=math.fsum(losses) / len(losses),
+        loss_error=standard_error(losses),
+        loss_scale=float(scaler.get_scale()),
+    )
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean of these values; a single one tells nothing of it."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def load(place: Workplace, data: SiteData, number: int) -> tuple[Images, Indices]:

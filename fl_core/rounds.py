@@ -14,6 +14,7 @@ from fl_core.checkpoint import Checkpoint
 from fl_core.crew import Crew, SiteProgress, Task, crew_of
 from fl_core.data import Augment, SiteData, check_sites, pool
 from fl_core.evaluate import Evaluation, evaluate
+from fl_core.intervals import Interval, mean_interval
 from fl_core.local import Workplace, first_state
 from fl_core.plan import Plan
 from fl_core.state import ServerState, SiteState, Update
@@ -93,7 +94,7 @@ def run_rounds(
             seconds = time.perf_counter() - began
             due = is_due(federation.plan, server)
             evaluation = shown(evaluate(place, federation.sites, server, states)) if due else None
-            record = {**record_of(federation.plan, server, updates), "seconds": seconds}
+            record = {**record_of(task.plan, server, updates), "seconds": seconds}
             record["test"] = dict(report(evaluation)) if evaluation else None
             moment = Moment(server, states, record, evaluation, tuple(updates))
             if ledger is not None:
@@ -164,10 +165,24 @@ def is_due(plan: Plan, server: ServerState) -> bool:
 
 def record_of(plan: Plan, server: ServerState, updates: Sequence[Update]) -> dict[str, Any]:
     """What is shown of a round: losses and steps of the sites, and the learning rate."""
-    total = sum(update.patches for update in updates)
     return {
         "round": server.round,
         "rate": plan.schedule(server.round * plan.local_steps - 1),
-        "loss": sum(update.loss * update.patches for update in updates) / total,
-        "sites": {update.site: {"loss": update.loss, "steps": update.steps} for update in updates},
+        **loss_of(plan, updates),
+        "sites": {update.site: {**loss_of(plan, [update]), "steps": update.steps} for update in updates},
     }
+
+
+def loss_of(plan: Plan, updates: Sequence[Update]) -> dict[str, float | None]:
+    """Mean training loss of the sites, its 95 % interval over the round's batches, and the patches behind it."""
+    total = sum(update.patches for update in updates)
+    weights = [update.patches / total for update in updates]
+    mean = sum(weight * update.loss for weight, update in zip(weights, updates, strict=True))
+    errors = [update.loss_error for update in updates if update.loss_error is not None]
+    found = Interval(mean, None, None)
+    if len(errors) == len(updates):
+        found = mean_interval(mean, errors, weights, plan.local_steps - 1)
+    # a site with less than a batch trains on all it has at each step: their number would tell how many it has
+    told = all(update.patches >= plan.batch for update in updates)
+    n = plan.local_steps * plan.batch * len(updates) if told else None
+    return {"loss": mean, "loss_low": found.low, "loss_high": found.high, "loss_n": n}

@@ -38,6 +38,7 @@ class Update:
     model: Tensors
     c: Tensors
     k: Tensors
+    loss_error: float | None = None  # standard error of `loss` over the steps' batches; None after a single one
 
 
 def without(tensors: Tensors, names: frozenset[str]) -> Tensors:

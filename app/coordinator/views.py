@@ -27,6 +27,7 @@ from app.schemas import (
 )
 
 HEADLINES: tuple[MetricName, ...] = ("accuracy", "auc_ovo", "auc_ovr")
+LOSS = ("loss_low", "loss_high", "loss_n")
 NOTHING: dict[str, float | None] = {"value": None, "low": None, "high": None}
 
 
@@ -55,6 +56,7 @@ def shaped_round(who: Principal, run: RunRow, row: RoundRow) -> Round:
         seconds=record["seconds"],
         rate=record["rate"],
         loss=record["loss"],
+        **loss_bounds(record),
         sites=tuple(site_round(name, record["sites"][name], test) for name in visible(who, list(record["sites"]))),
         test=headline(test),
         pooled=bool(test is None or test.get("pooled", True)),
@@ -70,10 +72,21 @@ def site_round(name: str, part: Mapping[str, Any], test: Mapping[str, Any] | Non
         took_part="away" not in part,
         why_not=part.get("away"),
         loss=part.get("loss"),
+        **loss_bounds(part),
         steps=part.get("steps"),
         seconds=part.get("seconds"),
         test=headline(own),
     )
+
+
+def loss_bounds(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The interval and the n of a loss; rounds that were committed before these were kept have none."""
+    return {name: part.get(name) for name in LOSS}
+
+
+def loss_columns(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same as columns over rounds."""
+    return {name: tuple(part.get(name) for part in parts) for name in LOSS}
 
 
 def headline(test: Mapping[str, Any] | None) -> Headline | None:
@@ -100,6 +113,7 @@ def metrics(session: Session, who: Principal, run: str, after: int, points: int)
         run=run,
         rounds=tuple(number for number, _ in found),
         loss=tuple(record["loss"] for record in records),
+        **loss_columns(records),
         rate=tuple(record["rate"] for record in records),
         seconds=tuple(record["seconds"] for record in records),
         test=Curves(**curves(tests), n=sizes(tests)),
@@ -133,6 +147,7 @@ def site_curves(
         **curves(own),
         n=sizes(own),
         loss=tuple(part.get("loss") for part in parts),
+        **loss_columns(parts),
         took_part=tuple("away" not in part for part in parts),
     )
 

@@ -20,6 +20,7 @@ GROUPS = ("weights", "statistics", "c", "k")
 HEADER = 4096  # bytes allowed for a header, and for each tensor's entry in it 512
 ENTRY = 512
 TOGETHER = 32  # tensors whose differences are in memory at the same time
+LARGEST_LOSS = 1e9  # what no training comes to; sums over sites stay finite
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ def look_at(path: Path, digest: str, site: str, patches: int, gate: Gate) -> tup
         raise BadUpdate(f"update of site {site!r}: it says that it comes from {update.site!r}")
     if update.patches != patches:
         raise BadUpdate(f"update of site {site!r}: counts {update.patches} patches, {patches} are enrolled")
-    if not math.isfinite(update.loss) or update.steps < 1:
-        raise BadUpdate(f"update of site {site!r}: loss {update.loss} after {update.steps} steps")
+    if not abs(update.loss) < LARGEST_LOSS or not 0 <= (update.loss_error or 0) < LARGEST_LOSS or update.steps < 1:
+        said = f"loss {update.loss} ± {update.loss_error} after {update.steps} steps"
+        raise BadUpdate(f"update of site {site!r}: {said}")
     check_update(gate.wanted, update)
     arrived = Arrived(path, digest, patches, norms_of(update, gate))
     statistics = {name: tensor.clone() for name, tensor in update.model.items() if name in gate.statistics}
@@ -73,6 +75,8 @@ def look_at(path: Path, digest: str, site: str, patches: int, gate: Gate) -> tup
 def check_fields(update: Update, site: str) -> None:
     """Refuse plain fields and groups of another kind than an update has."""
     kinds = {"site": str, "round": int, "patches": int, "steps": int, "loss": float}
+    if update.loss_error is not None:
+        kinds["loss_error"] = float
     wrong = [name for name, kind in kinds.items() if type(getattr(update, name)) is not kind]
     groups = {name: getattr(update, name) for name in ("model", "c", "k")}
     wrong += [name for name, group in groups.items() if not is_tensors(group)]

@@ -15,6 +15,7 @@ from dashboard.words import (
     clock,
     duration,
     left,
+    loss_in_words,
     number,
     patches,
     progress,
@@ -161,7 +162,7 @@ def curves(run_id: str, metric: MetricName, rivals: tuple[str, ...], per_site: b
         st.caption(band_in_words(metrics.stride, len(lines), run.latest is None or run.latest.pooled or per_site))
     with narrow:
         draw(loss_curve(metrics, per_site), "loss")
-        st.caption("How far the model still is from the right answers on the training patches. It should fall.")
+        st.caption(loss_in_words(metrics, run.settings.local_steps))
 
 
 def band_in_words(stride: int, lines: int, bands: bool) -> str:

@@ -58,7 +58,10 @@ def test_the_curves_are_those_of_the_api(reader: Reader, study: Study) -> None:
     assert line["y"] == pytest.approx(metrics.test.auc_ovo.value)
     assert line["x"] == list(metrics.rounds)
     assert shade["y"] == pytest.approx([*metrics.test.auc_ovo.high, *metrics.test.auc_ovo.low[::-1]])
-    assert lead.plotted("loss")[0]["y"] == pytest.approx(metrics.loss)
+    shade, line = lead.plotted("loss")
+    assert line["name"] == f"mean of the sites (n = {metrics.loss_n[-1]})"
+    assert line["y"] == pytest.approx(metrics.loss)
+    assert shade["y"] == pytest.approx([*metrics.loss_high, *metrics.loss_low[::-1]])
     assert study.run.latest is not None
     shown = [box.inner_text() for box in lead.page.get_by_test_id("stMetric").all()]
     for name, box in zip(("accuracy", "auc_ovo", "auc_ovr"), shown, strict=True):
@@ -93,7 +96,7 @@ def test_a_chart_can_be_saved_in_three_formats(lead: Screen, study: Study) -> No
     with study.service.client() as client:
         loss = client.metrics(study.run.id).loss
     rows = lead.saved("loss", "CSV").decode().splitlines()
-    assert [float(row.split(",")[1]) for row in rows[1:]] == list(loss)
+    assert [float(row.split(",")[2]) for row in rows[1:]] == list(loss)
     assert lead.saved("loss", "PNG").startswith(b"\x89PNG")
     assert b"<svg" in lead.saved("loss", "SVG")[:100]
 

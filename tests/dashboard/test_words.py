@@ -34,6 +34,7 @@ from dashboard.words import (
     last_seen,
     layer_name,
     left,
+    loss_in_words,
     p_value,
     share,
     size,
@@ -78,9 +79,11 @@ def some_curves(first: int, rounds: int, sites: tuple[str, ...]) -> RunMetrics:
     metrics = {"accuracy": series, "auc_ovo": series, "auc_ovr": series}
     floats = tuple(float(n) for n in numbers)
     sizes = tuple(100 * n for n in numbers)
-    own = SiteCurves(**metrics, n=sizes, loss=floats, took_part=(True,) * rounds)
+    lows, highs = (tuple(n + reach for n in floats) for reach in (-0.5, 0.25))
+    loss = {"loss": floats, "loss_low": lows, "loss_high": highs, "loss_n": sizes}
+    own = SiteCurves(**metrics, n=sizes, **loss, took_part=(True,) * rounds)
     return RunMetrics(
-        run="1", rounds=numbers, loss=floats, rate=floats, seconds=floats, test=Curves(**metrics, n=sizes),
+        run="1", rounds=numbers, **loss, rate=floats, seconds=floats, test=Curves(**metrics, n=sizes),
         sites=dict.fromkeys(sites, own), stride=1,
     )  # fmt: skip
 
@@ -226,7 +229,28 @@ def test_a_chart_shows_and_saves_the_same_numbers() -> None:
         "run,2,0.02,0.01,0.03,200",
         "run,3,0.03,0.02,0.04,300",
     ]
-    assert loss_curve(metrics, per_site=True).csv().splitlines()[0] == "round,mean of the sites,a"
+
+
+def test_the_training_loss_has_its_band_and_its_n() -> None:
+    chart = loss_curve(some_curves(1, 2, ("a",)), per_site=True)
+    band, line, site_band, site_line = chart.figure.data
+    assert (line.name, site_line.name) == ("mean of the sites (n = 200)", "a (n = 200)")
+    assert list(line.y) == [1.0, 2.0]
+    assert list(band.y) == list(site_band.y) == [1.25, 2.25, 1.5, 0.5]
+    assert list(line.text) == [" (0.500 to 1.250)", " (1.500 to 2.250)"]
+    assert chart.csv().splitlines()[:2] == ["curve,round,value,low,high,n", "mean of the sites,1,1.0,0.5,1.25,100"]
+
+
+def test_a_loss_without_interval_has_no_band_and_says_why() -> None:
+    known = some_curves(1, 2, ())
+    bare = known.model_copy(update={"loss_low": (None, None), "loss_high": (None, None), "loss_n": (None, None)})
+    band, line = loss_curve(bare).figure.data
+    assert (len(band.x), list(line.y), line.name) == (0, [1.0, 2.0], "mean of the sites")
+    assert "over the 10 steps of a round (Student's t). n: training patches seen in a round." in loss_in_words(
+        known, 10
+    )
+    assert "No band: a round of a single step has no spread." in loss_in_words(bare, 1)
+    assert "No band: these rounds were trained before it was kept." in loss_in_words(bare, 10)
 
 
 def test_rounds_without_evaluation_are_left_out_of_line_and_band() -> None:

@@ -111,6 +111,8 @@ def test_every_row_ends_bit_identical_to_one_machine(
     assert last is not None
     assert last.record["test"]["accuracy"] == alone.record["test"]["accuracy"]
     assert last.record["test"]["pooled"]
+    assert all(last.record[name] == alone.record[name] for name in ("loss", "loss_low", "loss_high", "loss_n"))
+    assert last.record["loss_low"] < last.record["loss"]
 
 
 def test_a_site_that_falls_silent_is_left_out_and_comes_back(
@@ -290,6 +292,7 @@ LIES: Mapping[str, tuple[Callable[[Update], Update], str]] = {
     "patches": (replaced(patches=10**6), "are enrolled"),
     "name": (replaced(site=FIRST), "it says that it comes from"),
     "loss": (replaced(loss=float("nan")), "loss nan"),
+    "loss's error": (replaced(loss_error=-1.0), "± -1.0"),
     "size": (lambda update: with_largest(update, lambda tensor: tensor.repeat(50, 1, 1, 1)), "at most"),
 }
 
@@ -356,7 +359,7 @@ def test_nonsense_is_refused_by_name_and_the_round_goes_on(
     assert same(ledger, on_one_machine(plan, data, lambda: frozenset({SECOND, THIRD})))
 
 
-@pytest.mark.parametrize("field", [{"loss": "small"}, {"steps": [1]}, {"model": 5}])
+@pytest.mark.parametrize("field", [{"loss": "small"}, {"loss_error": "none"}, {"steps": [1]}, {"model": 5}])
 def test_fields_of_another_kind_are_refused(field: dict[str, Any], neighbours: Neighbours) -> None:
     lie = changed(lambda update: replace(update, **field))
     lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]

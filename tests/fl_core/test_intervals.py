@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm, ttest_ind
+from scipy.stats import norm, ttest_1samp, ttest_ind
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fl_core.intervals import (
     HEADLINES,
     as_json,
     bootstrap,
+    mean_interval,
     paired_p_value,
     resampled_headlines,
     stratified_counts,
@@ -190,3 +191,26 @@ def test_welch_without_spread_is_its_limit() -> None:
 def test_welch_of_a_single_run_raises() -> None:
     with pytest.raises(BadData, match="1 and 3 runs"):
         welch([0.9], [0.8, 0.7, 0.75])
+
+
+def test_the_interval_of_one_mean_is_students() -> None:
+    values = np.array([1.5, 1.25, 1.75, 1.0, 1.5])
+    found = mean_interval(values.mean(), [values.std(ddof=1) / np.sqrt(5)], [1.0], freedom=4)
+    assert (found.low, found.high) == pytest.approx(ttest_1samp(values, 0).confidence_interval())
+
+
+def test_the_interval_of_a_mean_of_two_means_is_welchs() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1.0, 0.1, size=6), rng.normal(2.0, 0.4, size=6)
+    errors = [group.std(ddof=1) / np.sqrt(6) for group in (a, b)]
+    found = mean_interval((a.mean() + b.mean()) / 2, errors, [0.5, 0.5], freedom=5)
+    welchs = ttest_ind(a, -b, equal_var=False).confidence_interval()  # of the sum
+    assert (found.low, found.high) == pytest.approx((welchs.low / 2, welchs.high / 2))
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-200, 1e9])
+def test_no_spread_and_extreme_ones_give_finite_bounds(error: float) -> None:
+    found = mean_interval(1.0, [error, 0.0], [0.5, 0.5], freedom=1)
+    assert found.low is not None
+    assert found.high is not None
+    assert -np.inf < found.low <= 1.0 <= found.high < np.inf

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 from torch import Tensor, nn
 
 from fl_core.checkpoint import FolderLedger, read_latest
 from fl_core.data import ArrayPatches, Images, SiteData
 from fl_core.exchange import Meeting
 from fl_core.family import ALGORITHMS
+from fl_core.local import first_state, train_round, workplace
 from fl_core.models import build_model
+from fl_core.plan import Plan
 from fl_core.rounds import Federation, Moment, run_rounds
 from fl_core.schedule import Schedule
+from fl_core.state import SiteState
 from fl_core.wire import pack
 from mammofed.errors import BadSetting, TrainingFailed
 from tests.laws.toy import ALICE, BOB, DIFFERENT, TinyNet, plan, tiny_net, train
@@ -180,3 +184,37 @@ def test_a_site_that_stays_away_keeps_its_variates_and_the_sums_hold(name: str) 
             for weight, tensor in getattr(moment.server, group).items():
                 parts = [getattr(moment.states[s.name], group)[weight].double() * s.patches / total for s in THREE]
                 torch.testing.assert_close(tensor.double(), sum(parts, torch.zeros(())), rtol=1e-4, atol=1e-6)
+
+
+def losses_of(site: SiteData, planned: Plan) -> list[float]:
+    """The losses of the steps of the first round, one by one."""
+    place = workplace(planned, tiny_net())
+    seen: list[float] = []
+    train_round(place, site, first_state(place.model), SiteState(), progress=lambda _, loss: seen.append(loss))
+    return seen
+
+
+def test_the_loss_of_a_round_has_its_interval_and_its_n() -> None:
+    planned = plan("fedavg", rounds=1, local_steps=4)
+    record = train(DIFFERENT, planned).record
+    for site in DIFFERENT:
+        own, losses = record["sites"][site.name], losses_of(site, planned)
+        assert own["loss"] == pytest.approx(np.mean(losses))
+        low, high = ttest_1samp(losses, 0).confidence_interval()
+        assert (own["loss_low"], own["loss_high"]) == pytest.approx((low, high))
+        assert own["loss_n"] == 4 * 8
+    assert record["loss_low"] < record["loss"] < record["loss_high"]
+    assert record["loss_n"] == 2 * 4 * 8
+
+
+def test_a_single_step_has_no_interval_and_a_small_site_no_n() -> None:
+    record = train(DIFFERENT, plan("fedavg", rounds=1, local_steps=1, batch=20)).record
+    small, large = (record["sites"][site.name] for site in DIFFERENT)
+    assert (small["loss_low"], small["loss_high"], large["loss_low"]) == (None, None, None)
+    assert ALICE.patches < 20 < BOB.patches
+    assert (small["loss_n"], large["loss_n"], record["loss_n"]) == (None, 20, None)
+
+
+def test_pooled_data_are_trained_on_in_batches_of_all_sites() -> None:
+    record = train(DIFFERENT, plan("centralized", rounds=1)).record
+    assert record["loss_n"] == record["sites"]["pooled"]["loss_n"] == 3 * 2 * 8

@@ -11,13 +11,14 @@ import torch
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from app.coordinator import audit
+from app.coordinator import audit, views
 from app.coordinator.configuration import plan_of
 from app.coordinator.db import (
     AuditRow,
     EventRow,
     RoundRow,
     RunRow,
+    RunSiteRow,
     migrate,
     now,
     open_database,
@@ -25,6 +26,7 @@ from app.coordinator.db import (
 )
 from app.coordinator.engines.sites import SiteLedger
 from app.coordinator.ledger import Interrupted, Pace, RunLedger
+from app.coordinator.tokens import Principal
 from app.federation.terms import Terms
 from app.schemas import RunSettings
 from fl_core.checkpoint import Checkpoint
@@ -148,6 +150,18 @@ def test_a_round_out_of_turn_is_refused(tmp_path: Path, number: int) -> None:
     commit(ledger, 1)
     with pytest.raises(Interrupted, match="after 1"):
         commit(ledger, number)
+
+
+def test_rounds_of_before_losses_had_intervals_are_read(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    commit(ledger, 1)
+    who = Principal("1", "reader", "viewer", None, now())
+    with Session(ledger.engine) as session:
+        session.add(RunSiteRow(run="r", site="a", position=0, facts={}))
+        curves, [only] = views.metrics(session, who, "r", 0, 10), views.rounds(session, who, "r", None, 10).items
+    for part in (curves, curves.sites["a"]):
+        assert (part.loss, part.loss_low, part.loss_high, part.loss_n) == ((1.0,), (None,), (None,), (None,))
+    assert (only.loss, only.loss_low, only.loss_n, only.sites[0].loss_high) == (1.0, None, None, None)
 
 
 def test_old_states_are_cleared_away(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ def test_a_trained_run_shows_its_rounds_curves_and_drift(coordinator: Service, r
     assert first.test is not None
     assert newest.test is not None
     assert curves.test.auc_ovo.value == (first.test.auc_ovo.value, newest.test.auc_ovo.value)
-    assert curves.sites["hospital-2"].loss == tuple(r.sites[1].loss for r in (first, newest))
+    assert curves.loss_high == (first.loss_high, newest.loss_high)
+    assert first.loss_low is not None
+    assert first.loss_low < first.loss
+    assert curves.loss_n == (2 * 2 * 8,) * 2
+    other = curves.sites["hospital-2"]
+    assert other.loss == tuple(r.sites[1].loss for r in (first, newest))
+    assert other.loss_low == tuple(r.sites[1].loss_low for r in (first, newest))
+    assert other.loss_n == (2 * 8,) * 2
     assert run.latest == newest.test
     assert [site.site for site in sites] == ["hospital-1", "hospital-2"]
     assert sites[0].train == dict.fromkeys(sites[0].train, 17)
