@@ -196,6 +196,7 @@ def timeline(rounds: Sequence[Round]) -> Chart:
     parts = [(each.number, part) for each in ordered for part in each.sites]
     names = in_order(part.site for _, part in parts)
     seconds = {(number, part.site): part.seconds for number, part in parts if part.took_part}
+    longest = max((taken for taken in seconds.values() if taken), default=1.0)
     out = [(number, part) for number, part in parts if not part.took_part]
     numbers = [each.number for each in ordered]
     heat = go.Heatmap(
@@ -204,6 +205,7 @@ def timeline(rounds: Sequence[Round]) -> Chart:
         z=[[seconds.get((number, name)) for number in numbers] for name in names],
         colorscale=SCALE,
         zmin=0,
+        zmax=longest,  # zmin counts for Plotly only where there is a zmax
         xgap=1,
         ygap=3,
         colorbar={"title": "seconds", "thickness": 12, "outlinewidth": 0},

@@ -29,10 +29,20 @@ def roc(curves: Sequence[Curve]) -> Chart:
     made = figure(traces, x, y, height=400 + 24 * len(curves), legend=below)
     made.update_xaxes(range=[0, 1])
     made.update_yaxes(range=[0, 1.01])
+    points = [
+        (curve, *rates)
+        for curve in curves
+        for rates in zip(curve.false_positive_rate, curve.true_positive_rate, strict=True)
+    ]
     columns: dict[str, Column] = {
-        "curve": [curve.name for curve in curves for _ in curve.false_positive_rate],
-        "false positive rate": [rate for curve in curves for rate in curve.false_positive_rate],
-        "true positive rate": [rate for curve in curves for rate in curve.true_positive_rate],
+        "curve": [curve.name for curve, _, _ in points],
+        "false positive rate": [rate for _, rate, _ in points],
+        "true positive rate": [rate for _, _, rate in points],
+        "positives": [curve.positives for curve, _, _ in points],
+        "negatives": [curve.negatives for curve, _, _ in points],
+        "AUC": [curve.auc.value for curve, _, _ in points],
+        "AUC low": [curve.auc.low for curve, _, _ in points],
+        "AUC high": [curve.auc.high for curve, _, _ in points],
     }
     areas = "; ".join(f"{curve.name}: AUC {interval(curve.auc)}" for curve in curves)
     return Chart(made, columns, f"ROC curves. {areas}")

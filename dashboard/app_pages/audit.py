@@ -45,9 +45,18 @@ def row(entry: AuditEntry) -> dict[str, str]:
     }
 
 
+def in_words(detail: dict[str, object]) -> str:
+    """`rounds: 40, model: densenet121`; what is nested stays as it was written."""
+    plain = {
+        name.replace("_", " "): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in detail.items()
+    }
+    return ", ".join(f"{name}: {value}" for name, value in plain.items())
+
+
 def shortened(full: dict[str, str]) -> dict[str, str]:
     """The row as it fits on the page; the file has it all."""
-    detail = full["Detail"]
+    detail = in_words(json.loads(full["Detail"] or "{}"))
     short = detail if len(detail) <= WIDTH else detail[: WIDTH - 1] + "…"
     words = {**full, "Detail": short, "Hash": full["Hash"][:12]}
     return {name: verbatim(text) for name, text in words.items()}

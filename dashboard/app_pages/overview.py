@@ -36,7 +36,8 @@ def runs_list() -> None:
     for run in runs[:SHOWN]:
         run_row(run)
     if len(runs) > SHOWN:
-        with st.expander(f"{len(runs) - SHOWN} more runs"):
+        more = len(runs) - SHOWN
+        with st.expander(f"{more} more run{'' if more == 1 else 's'}"):
             for run in runs[SHOWN:]:
                 run_row(run)
             if total > len(runs):

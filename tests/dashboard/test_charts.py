@@ -45,6 +45,7 @@ def test_the_timeline_marks_who_was_left_out_and_why() -> None:
     chart = timeline([a_round(2, "late"), a_round(1, None)])
     heat, crosses = chart.figure.data
     assert [list(row) for row in heat.z] == [[3.5, 3.5], [3.5, None]]
+    assert (heat.zmin, heat.zmax) == (0, 3.5)
     assert (list(crosses.x), list(crosses.y), list(crosses.text)) == ([2], ["b"], ["late"])
     assert chart.csv().splitlines()[-1] == "2,b,False,,late"
 
@@ -167,4 +168,4 @@ def test_a_roc_curve_says_its_area_and_both_counts() -> None:
     )
     chart = roc([curve])
     assert chart.figure.data[1].name == "mass: AUC 0.750 (0.500\xa0to\xa00.875), n = 3 / 1,200"
-    assert chart.csv().splitlines()[2] == "mass,1.0,1.0"
+    assert chart.csv().splitlines()[2] == "mass,1.0,1.0,3,1200,0.75,0.5,0.875"
