@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -35,6 +36,7 @@ from fl_core.roles import Roles
 from fl_core.schedule import Schedule
 from fl_core.state import ServerState
 from fl_core.wire import pack
+from tests.app.coordinator.services import wait_until
 
 ECHO = "benchmarks.echo.EchoAgent"
 REPEATS = 5
@@ -56,7 +58,7 @@ def running(folder: Path, count: int) -> Iterator[tuple[Admin, tuple[str, ...], 
         processes.append(start(client_command(folder / site / "kit", site), folder / f"{site}.log", environment))
     admin = Admin(folder / "federation")
     try:
-        wait_for(admin, sites)
+        wait_until(partial(are_connected, admin, sites), "the sites", 300.0)
         yield admin, sites, processes[0].pid
     finally:
         admin.close()
@@ -72,17 +74,12 @@ def allow(kit: Path, agent: str) -> None:
     path.write_text(json.dumps(policy))
 
 
-def wait_for(admin: Admin, sites: tuple[str, ...]) -> None:
-    """Until all are connected."""
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        try:
-            if admin.connected() >= set(sites):
-                return
-        except EngineDown:
-            pass
-        time.sleep(0.5)
-    raise EngineDown("the sites did not connect")
+def are_connected(admin: Admin, sites: tuple[str, ...]) -> bool:
+    """Whether all sites are there."""
+    try:
+        return admin.connected() >= set(sites)
+    except EngineDown:
+        return False
 
 
 def field_of(link: Link, folder: Path, plan: Plan, sites: tuple[str, ...]) -> Field:

@@ -6,6 +6,7 @@ Job and worker share the run's folder. A file that the job writes there passes n
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +20,38 @@ AskSite = Callable[[str, str, int, float], Blocks]  # (site, text, size, stall) 
 
 def carry_out(desk: Desk, call: CallSite, near: AskSite, order: str, content: dict[str, Any]) -> bytes:
     """What the job itself is told."""
-    return collect(call, near, **content) if order == "collect" else desk.take(order, content)
+    return collect(call, near, Wanted(**content)) if order == "collect" else desk.take(order, content)
 
 
 class TooLate(Exception):
     """The time for all parts is over; how many bytes have come."""
 
 
-def collect(
-    call: CallSite,
-    near: AskSite,
-    run: str,
-    site: str,
-    what: str,
-    size: int,
-    path: str,
-    silence: float,
-    seconds: float,
-) -> bytes:
+@dataclass(frozen=True)
+class Wanted:
+    """What a site has ready, where it is to be brought, and how long that may take."""
+
+    run: str
+    site: str
+    what: str  # update or scores
+    size: int  # bytes
+    path: str  # of a new file
+    silence: float  # seconds without an answer
+    seconds: float  # in all
+
+
+def collect(call: CallSite, near: AskSite, wanted: Wanted) -> bytes:
     """Bring so many bytes of a site to disk; their digest, or that the site is late or fell silent."""
-    ends, patience = time.monotonic() + seconds, min(ANSWER, silence)
+    ends, patience = time.monotonic() + wanted.seconds, min(ANSWER, wanted.silence)
 
     def question(offset: int, size: int) -> str:
-        return json.dumps({"run": run, "what": what, "offset": offset, "size": size})
+        return json.dumps({"run": wanted.run, "what": wanted.what, "offset": offset, "size": size})
 
     def ask(offset: int, size: int) -> Iterator[bytes | memoryview]:
         end = offset + size
         if time.monotonic() > ends:
             raise TooLate(offset)
-        for block in near(site, question(offset, size), size, patience):
+        for block in near(wanted.site, question(offset, size), size, patience):
             if time.monotonic() > ends:
                 raise TooLate(offset)
             offset += len(block)
@@ -56,19 +60,19 @@ def collect(
             yield ask_far(question(offset, end - offset))
 
     def ask_far(text: str) -> bytes:
-        until = time.monotonic() + silence
+        until = time.monotonic() + wanted.silence
         while True:
             try:
-                return call(site, "send", text, patience)
+                return call(wanted.site, "send", text, patience)
             except Exception:  # whatever the engine raises, the part did not come
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
 
     try:
-        with Path(path).open("xb") as file:
-            return json.dumps(receive(ask, size, file.write)).encode()
+        with Path(wanted.path).open("xb") as file:
+            return json.dumps(receive(ask, wanted.size, file.write)).encode()
     except Exception as error:
-        Path(path).unlink(missing_ok=True)
+        Path(wanted.path).unlink(missing_ok=True)
         told = {"late": error.args[0]} if isinstance(error, TooLate) else {"silent": str(error)}
         return json.dumps(told).encode()

@@ -25,6 +25,7 @@ from app.federation.answers import (
     Words,
     read_words,
 )
+from app.federation.collect import Wanted
 from app.federation.link import Calls, SiteSilent
 from app.federation.terms import Terms
 from app.site.parts import digest_of
@@ -154,8 +155,8 @@ def fetch(
         left_over.unlink()
     arriving = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # a job that is late writes to no other's file
     seconds = min(COLLECT, max(0.0, until - time.monotonic()))
-    asked = {"site": site, "what": what, "size": size, "path": str(arriving), "silence": field.terms.silence}
-    text = json.dumps({"run": field.terms.run, **asked, "seconds": seconds})
+    wanted = Wanted(field.terms.run, site, what, size, str(arriving), field.terms.silence, seconds)
+    text = json.dumps(asdict(wanted))
     got = json.loads(field.calls.call("", "collect", text, seconds + field.terms.silence))
     if "silent" in got:
         raise SiteSilent(f"no {what} from {site} ({got['silent']})")

@@ -16,7 +16,7 @@ from app.coordinator.engines.nvflare import Admin
 from app.federation.conduct import Conductor
 from app.federation.processes import client_command, server_command, start, stop
 from app.federation.provision import Federation as Provisioned
-from app.federation.provision import create
+from app.federation.provision import create, read_federation
 from app.federation.terms import Terms
 from app.processes import free_port
 from app.site.data import SiteSettings, write_settings
@@ -94,6 +94,17 @@ class Hosts(Hospitals):
 
     def mend(self, name: str) -> None:
         ip("link", "set", self.port(name), "up")
+
+    def shut_all_ports_but(self, port: int, name: str) -> None:
+        """A firewall that lets a site reach the server's one port alone."""
+        ports = f"{port + 1}-65534"
+        ip("-n", self.space(name), "rule", "add", "to", f"{NET}.1", "ipproto", "tcp", "dport", ports, "prohibit")
+
+    def ports_reached_by(self, name: str) -> set[str]:
+        """The server's ports to which a site has connections."""
+        words = ["ip", "netns", "exec", self.space(name), "ss", "-Htn", "state", "established", "dst", f"{NET}.1"]
+        lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+        return {line.split()[3].rpartition(":")[2] for line in lines}
 
     def disturb(self, name: str) -> bool:
         """Delay and loss on a host's cable; False where the kernel has no netem."""
@@ -192,6 +203,25 @@ def test_a_run_completes_over_bad_networks(hosts: Hosts, tmp_path: Path) -> None
         f"site {without - cut:.0f} s later; all again in round {all_in}, {again - back:.0f} s after it was back; "
         f"server restarted, {plan.rounds - all_in} rounds more in {began + took - restarted:.0f} s"
     )
+
+
+def test_a_run_completes_where_only_the_servers_own_port_is_open(hosts: Hosts, tmp_path: Path) -> None:
+    own = read_federation(hosts.folder / "federation").port
+    for site in SITES[1:]:
+        hosts.shut_all_ports_but(own, site)
+    reached: dict[str, set[str]] = {}
+    plan = small_plan("bn-scaffold-std", rounds=2)
+    terms = Terms("shut", plan, SITES, quorum=3, deadline=60.0, silence=10.0, resamples=100)
+    ledger = Strikes(tmp_path / "ledger")
+    ledger.plan.append(
+        (frozenset(SITES), lambda: reached.update({site: hosts.ports_reached_by(site) for site in SITES}))
+    )
+    finish(Conductor(terms, ledger, hosts.engine("shut", tmp_path / "work"), tmp_path / "work"), 200)
+    assert reached[SITES[1]] == reached[SITES[2]] == {str(own)}
+    assert reached[SITES[0]] > {str(own)}  # the short way, where it is open
+    last = ledger.latest()
+    assert last is not None
+    assert pack(last.server) == pack(on_one_machine(plan, lambda: None).server)
 
 
 def on_one_machine(plan: Plan, present: Callable[[], frozenset[str] | None]) -> Moment:

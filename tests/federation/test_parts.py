@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from app.federation.collect import AskSite, collect
+from app.federation.collect import AskSite, Wanted, collect
 from app.federation.field import Field, fetch
 from app.federation.link import SiteSilent
 from app.federation.terms import Terms
@@ -65,7 +65,7 @@ class OneSite:
         self.answer, self.near = answer, near
 
     def call(self, site: str, order: str, text: str, timeout: float) -> bytes:
-        return collect(self.answer, self.near, **json.loads(text))
+        return collect(self.answer, self.near, Wanted(**json.loads(text)))
 
 
 def field_of(folder: Path, answer: Call, near: AskSite = lambda *_: ()) -> Field:
