@@ -34,11 +34,11 @@ class Agent:
         self.work: SiteWork | None = None
         self.caller: Caller | None = None
         self.held = ExitStack()
+        leave_with_parent()  # before NVFlare reports to the parent, over and over where it is gone
 
     @collab.init  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         """Open the site's folder, alone in the run's part of it."""
-        leave_with_parent()
         home = Path(os.environ[HOME])
         self.held.enter_context(only_process(run_folder(home, self.run)))
         server = collab.server

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from nvflare.collab.api.app import ClientApp
 from nvflare.collab.runtime.defs import CallHeaderKey, CallReplyKey, ObjectCallKey
@@ -59,7 +60,8 @@ def called(agent: Agent, caller: str, method: str = "take", words: Mapping[str, 
     return answer
 
 
-def test_a_site_takes_orders_from_the_server_alone(home: Path) -> None:
+def test_a_site_takes_orders_from_the_server_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.site.agent.leave_with_parent", lambda: None)  # the tests may outlive who started them
     agent = Agent("run-1")
     agent.work = SiteWork(home, SiteSettings(SITE, "synthetic:1/2,patches=30,size=32"), None, None)  # type: ignore[arg-type]
     assert json.loads(called(agent, "server")[CallReplyKey.RESULT])["site"] == SITE
@@ -96,6 +98,27 @@ def test_two_runs_share_a_site_and_a_new_job_replaces_the_old_one_of_its_run(beg
     begin("run-1")
     assert first.wait(10) == -9
     assert other.poll() is None
+
+
+LOADED = """
+import subprocess, sys
+job = "import time; from app.site.agent import Agent; Agent('run-1'); time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", job], stdout=subprocess.DEVNULL)
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+def test_a_job_ends_with_its_site_even_if_that_died_before_it_had_begun() -> None:
+    with subprocess.Popen([sys.executable, "-c", LOADED], stdout=subprocess.PIPE, text=True) as site:
+        assert site.stdout is not None
+        job = psutil.Process(int(site.stdout.readline()))
+        site.kill()  # long before the job has loaded anything
+    try:
+        job.wait(60)
+    finally:
+        if job.is_running():
+            job.kill()
 
 
 def test_a_job_tells_its_agents_the_run(tmp_path: Path) -> None:

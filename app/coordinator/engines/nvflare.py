@@ -38,11 +38,11 @@ class Relay:
     def __init__(self, address: str, offers: str, federation: str) -> None:
         self.address, self.federation = address, Path(federation)
         self.desk = Desk(Path(offers))
+        leave_with_parent()
 
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """Serve the worker until it hangs up."""
-        leave_with_parent()
         sites = {proxy.name: proxy for proxy in collab.clients}
 
         def call(site: str, order: str, text: str, timeout: float) -> bytes:
