@@ -23,11 +23,14 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    make_url,
     text,
 )
 from sqlalchemy.engine import Dialect, ExceptionContext
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from mammofed.errors import BadSetting
 
 BUSY = 30_000  # ms that SQLite waits for another writer
 COUNTER = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts INTEGER keys only
@@ -190,11 +193,10 @@ def _open_postgresql(url: str) -> Engine:
     return engine
 
 
-def open_database(url: str) -> Engine:
-    """An engine for the URL; SQLite in WAL mode, each commit on disk, foreign keys on."""
-    if not url.startswith("sqlite"):
-        return _open_postgresql(url)
-    engine = create_engine(url, pool_size=8, max_overflow=16, connect_args={"timeout": BUSY / 1000})
+def _open_sqlite(url: str) -> Engine:
+    """SQLite in WAL mode, each commit on disk, foreign keys on."""
+    waiting = {"timeout": BUSY / 1000}
+    engine = create_engine(url, pool_size=8, max_overflow=16, connect_args=waiting)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: object) -> None:
@@ -209,6 +211,19 @@ def open_database(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+OPENERS = {"sqlite": _open_sqlite, "postgresql+psycopg": _open_postgresql}
+
+
+def open_database(url: str) -> Engine:
+    """An engine for the URL."""
+    try:
+        return OPENERS[make_url(url).drivername](url)
+    except (ArgumentError, KeyError, ValueError) as error:
+        raise BadSetting(
+            "this is no database URL: give postgresql://USER@HOST/NAME, or none for SQLite"
+        ) from error
 
 
 @contextmanager

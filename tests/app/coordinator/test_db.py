@@ -43,6 +43,15 @@ def test_a_database_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "url", ["nonsense", "mysql://me:secret@here/it", "postgresql+psycopg://me:secret@here:x/it"]
+)
+def test_what_is_no_database_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(BadSetting, match="no database URL") as refusal:
+        open_database(url)
+    assert "secret" not in str(refusal.value)
+
+
 def test_a_database_in_use_is_refused_and_free_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.coordinator.main.LET_GO", 0.1)
     with running_postgresql() as url:
