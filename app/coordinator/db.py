@@ -183,7 +183,7 @@ def now() -> datetime:
 
 def _open_postgresql(url: str) -> Engine:
     """PostgreSQL that refuses to write, as after a failover, counts as away for a while: it is tried again."""
-    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16)
+    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16, hide_parameters=True)
 
     @event.listens_for(engine, "handle_error")
     def read_only(context: ExceptionContext) -> None:
@@ -196,7 +196,7 @@ def _open_postgresql(url: str) -> Engine:
 def _open_sqlite(url: str) -> Engine:
     """SQLite in WAL mode, each commit on disk, foreign keys on."""
     waiting = {"timeout": BUSY / 1000}
-    engine = create_engine(url, pool_size=8, max_overflow=16, connect_args=waiting)
+    engine = create_engine(url, pool_size=8, max_overflow=16, hide_parameters=True, connect_args=waiting)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: object) -> None:
@@ -217,7 +217,7 @@ OPENERS = {"sqlite": _open_sqlite, "postgresql+psycopg": _open_postgresql}
 
 
 def open_database(url: str) -> Engine:
-    """An engine for the URL."""
+    """An engine for the URL, whose words about an error do not tell the values that it was given."""
     try:
         return OPENERS[make_url(url).drivername](url)
     except (ArgumentError, KeyError, ValueError) as error:

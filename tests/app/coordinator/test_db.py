@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy.exc import OperationalError
 
 from app.coordinator.db import Base, EventRow, migrate, now, open_database, writing_session
 from app.coordinator.main import database_held, opened
@@ -50,6 +51,15 @@ def test_what_is_no_database_url_is_refused_without_its_password(url: str) -> No
     with pytest.raises(BadSetting, match="no database URL") as refusal:
         open_database(url)
     assert "secret" not in str(refusal.value)
+
+
+def test_an_error_does_not_tell_what_was_to_be_written(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'empty.db'}")
+    with pytest.raises(OperationalError) as error, writing_session(engine) as session:
+        session.add(EventRow(at=now(), kind="k", text="MUELLER-1957"))
+    assert "no such table" in str(error.value)
+    assert "MUELLER-1957" not in str(error.value)
+    engine.dispose()
 
 
 def test_a_database_in_use_is_refused_and_free_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
