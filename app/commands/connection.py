@@ -64,8 +64,8 @@ def checked(shape: type[Shape], given: Mapping[str, Any]) -> Shape:
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for all where there is none."""
-    made = Console(highlight=False)
+    """Where tables go, words as they are: as wide as the terminal, or wide enough for all where there is none."""
+    made = Console(highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = WIDTH
     return made

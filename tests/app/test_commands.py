@@ -65,7 +65,7 @@ def created(service: Service, *words: object) -> str:
 def test_a_run_is_created_stepped_watched_and_shown(service: Service, tiny: Path) -> None:
     run = created(service, "--from", tiny, "--name", "first", "--rounds", 2)
     assert "draft" in mammofed(service, "run", "show", run).stdout
-    mammofed(service, "run", "step", run)
+    assert "running, pausing" in mammofed(service, "run", "step", run).stdout
     with service.client() as lead:
         assert ended(lead, run).round == 1
     assert "running" in mammofed(service, "run", "resume", run).stdout
@@ -175,6 +175,11 @@ def test_a_port_in_use_is_said_before_anything_is_made(service: Service, tmp_pat
     (line,) = done.stderr.splitlines()
     assert "already in use" in line
     assert not (tmp_path / "home").exists()
+
+
+def test_a_name_is_shown_as_it_is(service: Service, tiny: Path) -> None:
+    run = created(service, "--from", tiny, "--name", "[/red] :smile:")
+    assert "[/red] :smile:" in mammofed(service, "run", "show", run).stdout
 
 
 def test_the_token_of_the_local_home_is_the_default(service: Service) -> None:
