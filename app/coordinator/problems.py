@@ -1,7 +1,7 @@
 """Errors → RFC 9457 problem documents, the same shape for each."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -46,6 +46,11 @@ def answer(
     )
 
 
+def what_is_wrong(error: Mapping[str, Any]) -> str:
+    """A validation error's words; of a body that is no JSON, the parser's too."""
+    return f"{error['msg']}: {error['ctx']['error']}" if error["type"] == "json_invalid" else str(error["msg"])
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the service as a problem."""
 
@@ -56,14 +61,16 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [{"where": list(e["loc"]), "what": e["msg"]} for e in error.errors()]
+        errors = [{"where": list(e["loc"]), "what": what_is_wrong(e)} for e in error.errors()]
         said = "; ".join(f"{'.'.join(map(str, e['where']))}: {e['what']}" for e in errors[:5])
         return answer(HTTPStatus.UNPROCESSABLE_ENTITY, said, request, errors=errors)
 
     @app.exception_handler(HTTPException)
     def spoken(request: Request, error: HTTPException) -> JSONResponse:
         status = HTTPStatus(error.status_code)
-        return answer(status, str(error.detail), request, dict(error.headers or {}))
+        bare = f"{request.method} {request.url.path}: {status.phrase.lower()}"
+        said = bare if error.detail == status.phrase else str(error.detail)
+        return answer(status, said, request, dict(error.headers or {}))
 
     @app.exception_handler(CannotWrite)
     def full(request: Request, error: CannotWrite) -> JSONResponse:

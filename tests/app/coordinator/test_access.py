@@ -239,7 +239,15 @@ def test_errors_are_problem_documents(coordinator: Service, path: str) -> None:
 def test_a_method_that_is_not_there_is_a_problem_document(coordinator: Service) -> None:
     answer = httpx.put(f"{coordinator.url}{API}/runs")
     assert (answer.status_code, answer.json()["status"]) == (405, 405)
+    assert answer.json()["detail"] == "PUT /api/v1/runs: method not allowed"
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_that_is_no_json_is_told_what_is_wrong(coordinator: Service) -> None:
+    kind = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{coordinator.url}{API}/tokens/exchange", headers=kind, content=b"{token: 1}")
+    assert answer.status_code == 422
+    assert "Expecting property name" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
