@@ -16,9 +16,12 @@ from typing import TypeVar
 import httpx
 import psutil
 import pytest
+from sqlalchemy import Engine
 
 from app.client import Coordinator
+from app.coordinator.db import open_database
 from app.schemas import DataSettings, NewToken, Role, Run, RunSettings
+from app.settings import Settings
 
 Found = TypeVar("Found")
 STARTED = 120.0  # seconds within which a service answers, on a busy machine
@@ -97,6 +100,14 @@ class Service:
         """A new token of a role."""
         with self.client() as lead:
             return lead.create_token(NewToken(name=f"{role} {site or ''}".strip(), role=role, site=site)).secret
+
+    @contextmanager
+    def database(self) -> Iterator[Engine]:
+        """The database that it works on."""
+        given = Settings(home=self.home, database_url=self.environment.get("MAMMOFED_DATABASE_URL", ""))
+        engine = open_database(given.database_url)
+        yield engine
+        engine.dispose()
 
     def children(self) -> list[psutil.Process]:
         """The processes below it."""

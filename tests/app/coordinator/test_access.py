@@ -13,9 +13,8 @@ from sqlalchemy.orm import Session
 from app.client import API, Coordinator, CoordinatorRefused
 from app.coordinator import audit
 from app.coordinator.bounded import LARGEST_BODY
-from app.coordinator.db import open_database, writing_session
+from app.coordinator.db import TokenRow, now, writing_session
 from app.schemas import NewToken, Run
-from app.settings import Settings
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, wait_until
 
 pytestmark = pytest.mark.xdist_group("coordinator")
@@ -142,15 +141,12 @@ def test_of_two_who_enrol_a_site_at_once_one_does(coordinator: Service) -> None:
         address = f"{coordinator.url}{API}/sites"
         return httpx.post(address, headers=headers, json={"name": "wanted"}, timeout=60).status_code
 
-    given = Settings(home=coordinator.home, database_url=coordinator.environment.get("MAMMOFED_DATABASE_URL", ""))
-    engine = open_database(given.database_url)
-    with ThreadPoolExecutor(2) as pool:
+    with coordinator.database() as engine, ThreadPoolExecutor(2) as pool:
         with writing_session(engine) as session:
             audit.hold(session)  # nobody can commit an entry, so both are under way at the same time
             asked = [pool.submit(enrol, number) for number in range(2)]
             wait_until(lambda: engine.dialect.name == "sqlite" or waiting(engine) == 2, "both to wait")
         assert sorted(one.result() for one in asked) == [201, 409]
-    engine.dispose()
 
 
 def waiting(engine: Engine) -> int:
@@ -191,6 +187,26 @@ def test_guessers_wait_and_neighbours_do_not(coordinator: Service) -> None:
         assert seen == [401] * 10 + [429] * 2
         assert attempt(coordinator, victim.secret) == 429
         assert lead.me().name == "admin"
+
+
+def test_a_guesser_of_enrolments_does_not_keep_others_from_theirs(coordinator: Service) -> None:
+    with coordinator.client() as lead, Coordinator(coordinator.url, "") as newcomer:
+        enrolment = lead.enrol("hospital-7")
+        wrong = {"token": enrolment.token[:-6] + "AAAAAA"}
+        address = f"{coordinator.url}{API}/tokens/exchange"
+        seen = [httpx.post(address, json=wrong).status_code for _ in range(12)]
+        assert seen == [401] * 10 + [429] * 2
+        other = lead.enrol("hospital-8")
+        assert newcomer.exchange(other.token).token.site == "hospital-8"
+
+
+def test_an_enrolment_token_expires(coordinator: Service) -> None:
+    with coordinator.client() as lead, Coordinator(coordinator.url, "") as newcomer:
+        enrolment = lead.enrol("hospital-6")
+        with coordinator.database() as engine, writing_session(engine) as session:
+            session.get_one(TokenRow, enrolment.token.split("_")[1]).expires_at = now()
+        with pytest.raises(CoordinatorRefused, match="expired"):
+            newcomer.exchange(enrolment.token)
 
 
 def attempt(service: Service, secret: str) -> int:
