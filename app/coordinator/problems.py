@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from starlette.exceptions import HTTPException
 
 from app.schemas import Problem
+from app.secured import SECURITY
 from mammofed.errors import BadData, BadSetting, CannotWrite, MammofedError
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def not_found(what: str) -> Refused:
 
 
 def answer(
-    status: HTTPStatus, detail: str, request: Request, headers: dict[str, str] | None = None, **more: Any
+    status: HTTPStatus, detail: str, request: Request, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
     """A problem document."""
     problem = Problem(title=status.phrase, status=status.value, detail=detail, instance=request.url.path, **more)
@@ -100,5 +101,6 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.exception("unexpected error")
-        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; see the log", request)
+        log.error("unexpected error", exc_info=error)
+        said = "an unexpected error; see the log"
+        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, said, request, SECURITY)  # no middleware adds them here
