@@ -1,5 +1,6 @@
 """A folder → a real coordinator process on loopback, and a real PostgreSQL, for as long as a test needs them."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import TypeVar
 import httpx
 import psutil
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import Engine
 
 from app.client import Coordinator
@@ -136,6 +138,17 @@ def running_coordinator(home: Path, **environment: str) -> Iterator[Service]:
         yield service.start()
     finally:
         service.stop()
+
+
+def answer_of(app: FastAPI, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """What an app answers that nobody serves."""
+
+    async def ask() -> httpx.Response:
+        way = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=way, base_url="http://here") as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(ask())
 
 
 def trained(client: Coordinator, settings: RunSettings) -> Run:

@@ -14,8 +14,10 @@ from app.client import API, Coordinator, CoordinatorRefused
 from app.coordinator import audit
 from app.coordinator.bounded import LARGEST_BODY
 from app.coordinator.db import TokenRow, now, writing_session
+from app.coordinator.main import create_app, opened
 from app.schemas import NewToken, Run
-from tests.app.coordinator.services import SMALL, Service, running_coordinator, wait_until
+from app.settings import Settings
+from tests.app.coordinator.services import SMALL, Service, answer_of, running_coordinator, wait_until
 
 pytestmark = pytest.mark.xdist_group("coordinator")
 CALLERS = ("coordinator", "own site", "other site", "viewer", "anonymous")
@@ -236,6 +238,16 @@ def test_answers_carry_security_headers_and_no_cors(coordinator: Service) -> Non
     assert answer.headers["x-frame-options"] == "DENY"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_browsers_may_call_from_the_origins_that_are_set(tmp_path: Path) -> None:
+    with opened(Settings(home=tmp_path, cors_origins=("http://ward.example",))) as service:
+        app = create_app(service)
+        for origin, allowed in (("http://ward.example", "http://ward.example"), ("http://evil.example", None)):
+            headers = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+            answer = answer_of(app, "OPTIONS", f"{API}/runs", headers)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+        service.engine.dispose()
 
 
 @pytest.mark.parametrize(

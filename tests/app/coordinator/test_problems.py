@@ -1,7 +1,5 @@
 """Errors that a busy day brings: answers that say when to come back, and tell nothing that is not the caller's."""
 
-import asyncio
-
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -9,6 +7,7 @@ from sqlalchemy.exc import OperationalError, TimeoutError
 
 from app.coordinator import problems
 from app.secured import SECURITY, Secured
+from tests.app.coordinator.services import answer_of
 
 
 def answer_to(error: Exception) -> httpx.Response:
@@ -21,12 +20,7 @@ def answer_to(error: Exception) -> httpx.Response:
     def look() -> None:
         raise error
 
-    async def ask() -> httpx.Response:
-        way = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=way, base_url="http://here") as client:
-            return await client.get("/")
-
-    answer = asyncio.run(ask())
+    answer = answer_of(app, "GET", "/")
     assert answer.headers["content-type"] == "application/problem+json"
     assert all(answer.headers[name] == value for name, value in SECURITY.items())
     return answer
