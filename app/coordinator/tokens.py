@@ -159,15 +159,16 @@ def unauthorised(why: str) -> Refused:
     return Refused(HTTPStatus.UNAUTHORIZED, why, WWW_Authenticate='Bearer realm="mammofed"')
 
 
-def first_token(engine: Engine, home: Path, key: bytes) -> Path | None:
-    """At the first start, an admin token in a file that only its owner can read; its path, or None."""
+def admin_token(engine: Engine, home: Path, key: bytes) -> Path | None:
+    """Where no coordinator can sign in, an admin token in a file for its owner alone; its path, or None."""
     path = home / "admin.token"
+    valid = select(TokenRow.id).where(TokenRow.revoked_at.is_(None), TokenRow.expires_at > now())
     with writing_session(engine) as session:
-        if session.scalars(select(TokenRow.id).limit(1)).first() is not None:
+        if session.scalars(valid.where(TokenRow.role == "coordinator").limit(1)).first() is not None:
             return None
         row, secret = new_token(session, "admin", "coordinator", None, timedelta(days=365))
         if audit.hold(session).entries == 0:
             audit.begin(session, key)
-        audit.record(session, key, "first start", "token.create", row.name, role=row.role, site=row.site)
+        audit.record(session, key, "start", "token.create", row.name, role=row.role, site=row.site)
         write_atomically(path, f"{secret}\n".encode(), mode=0o600)
     return path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from app.client import API, Coordinator, CoordinatorRefused
@@ -230,6 +230,23 @@ def test_secrets_are_kept_as_digests_and_files_are_private(tmp_path: Path) -> No
     assert secret.encode() not in written
     assert secret not in service.log()
     assert str(service.home / "admin.token") in service.log()
+
+
+@pytest.mark.parametrize("end", ["revoked_at", "expires_at"])
+def test_a_start_makes_an_admin_token_where_none_is_valid(tmp_path: Path, end: str) -> None:
+    file, seen = tmp_path / "admin.token", []
+    for _ in range(3):
+        with opened(Settings(home=tmp_path)) as service:
+            seen.append(file.read_text().strip())
+            assert service.doorkeeper.admit(seen[-1], "here").role == "coordinator"
+            assert audit.verify(Session(service.engine), service.key).intact
+            if len(seen) == 2:
+                with writing_session(service.engine) as session:
+                    for row in session.scalars(select(TokenRow)):
+                        setattr(row, end, now())
+            service.engine.dispose()
+    assert seen[0] == seen[1] != seen[2]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_answers_carry_security_headers_and_no_cors(coordinator: Service) -> None:
