@@ -8,6 +8,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy import (
     JSON,
@@ -241,4 +242,7 @@ def migrate(engine: Engine) -> None:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(742001)"))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise BadSetting(f"the database is not of this version of mammofed ({error}): use its own") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from app.client import API
 from app.coordinator import problems
@@ -115,10 +115,10 @@ def opened(settings: Settings) -> Iterator[Service]:
 
 @contextmanager
 def usable(engine: Engine) -> Iterator[None]:
-    """Say in one line that the database is not there, or takes no writes."""
+    """Say in one line that the database is not there, takes no writes, or is none."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
         raise BadSetting(f"the database {where} cannot be used: {error.orig}") from error
 
