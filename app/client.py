@@ -83,6 +83,8 @@ class Coordinator:
             raise CoordinatorLost(f"the coordinator at {self.url} does not answer ({error})") from error
         if not answer.is_success:
             raise CoordinatorRefused(problem_of(answer))
+        if answer.headers.get("content-type", "").startswith("text/html"):
+            raise CoordinatorLost(f"{self.url} answers with a web page: it is not a coordinator's address")
         return answer
 
     def get(self, shape: type[Shape], path: str, **parameters: Any) -> Shape:

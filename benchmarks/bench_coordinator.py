@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.client import API, Coordinator
-from app.coordinator.db import RoundRow, RunRow, now, open_database, writing_session
+from app.coordinator.db import RoundRow, RunRow, now, writing_session
 from app.schemas import DataSettings, RunSettings
 from benchmarks.ratio import Ratio, best_times
 from tests.app.coordinator.services import Service, running_coordinator, wait_until
@@ -153,11 +153,9 @@ def seed(service: Service, run: str) -> None:
     part = {"loss": 1.0, "steps": 10, "seconds": 1.0}
     record = {"loss": 1.0, "rate": 0.1, "seconds": 2.0, "test": test}
     record["sites"] = {"hospital-1": part, "hospital-2": part}
-    engine = open_database(f"sqlite:///{service.home / 'mammofed.db'}")
-    with writing_session(engine) as session:
+    with service.database() as engine, writing_session(engine) as session:
         session.get_one(RunRow, run).round = LONG
         session.add_all(
             RoundRow(run=run, number=number, committed_at=now(), record=record, states={}, drift={})
             for number in range(1, LONG + 1)
         )
-    engine.dispose()

@@ -12,7 +12,7 @@ import httpx
 from playwright.sync_api import Browser, sync_playwright
 
 from app.client import API
-from app.coordinator.db import DriftRow, RoundRow, RunRow, RunSiteRow, now, open_database, writing_session
+from app.coordinator.db import DriftRow, RoundRow, RunRow, RunSiteRow, now, writing_session
 from app.schemas import DataSettings, RunSettings
 from benchmarks.ratio import Ratio
 from dashboard.api import POLL
@@ -66,11 +66,10 @@ def seed(service: Service) -> str:
     settings = RunSettings(name="ten hospitals", rounds=ROUNDS + 1, data=DataSettings(sites=SITES))
     with service.client() as lead:
         run = lead.create(settings).id
-    engine = open_database(f"sqlite:///{service.home / 'mammofed.db'}")
     means = {kind: dict.fromkeys(NAMES, 0.2) for kind in ("statistics", "gradient")}
     facts = {"style": "as acquired", "train": {"mass": 100}, "test": {"mass": 100}, "histogram": None,
              "histogram_before": None, "has_gallery": False}  # fmt: skip
-    with writing_session(engine) as session:
+    with service.database() as engine, writing_session(engine) as session:
         row = session.get_one(RunRow, run)
         row.state, row.round, row.best_round, row.data_key = "paused", ROUNDS, ROUNDS, "seeded"
         row.best = row.latest = {"round": ROUNDS, "headline": headline(ROUNDS), "sites": {}}
@@ -81,7 +80,6 @@ def seed(service: Service) -> str:
                 RoundRow(run=run, number=number, committed_at=now(), record=record(number), states={}, drift=means)
             )
         session.add(DriftRow(run=run, number=ROUNDS, layers=drifted(ROUNDS)))
-    engine.dispose()
     return run
 
 

@@ -5,6 +5,8 @@ order of the sites.
 """
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -115,7 +117,19 @@ _worker: tuple[Task, Workplace] | None = None  # of a worker process, which exis
 
 def _start(task: Task) -> None:
     global _worker
+    _end_with_parent()
     _worker = task, task.workplace()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker process, or the one in which they meet
+
+    def wait_and_end() -> None:
+        parent.join()
+        os._exit(1)  # it was killed: nobody waits for this process any more
+
+    threading.Thread(target=wait_and_end, daemon=True).start()
 
 
 def _train(index: int, server: bytes, state: bytes, meeting: Meeting | None, seat: int) -> tuple[bytes, bytes]:
@@ -133,7 +147,7 @@ def processes(task: Task, workers: int, meets: bool) -> Iterator[Crew]:
     context = multiprocessing.get_context("spawn")
     manager = MeetingManager(ctx=context)
     if meets:
-        manager.start()
+        manager.start(_end_with_parent)
     try:
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(task,)) as pool:
             yield over_processes(task, pool, manager if meets else None)

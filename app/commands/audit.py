@@ -9,7 +9,7 @@ from rich.table import Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from app.commands.connection import DEFAULT_URL, TokenFile, Url, connect, console
+from app.commands.connection import DEFAULT_URL, TokenFile, Url, checked, connect, console
 from app.commands.shown import moment
 from app.coordinator import audit
 from app.coordinator.db import open_database
@@ -47,7 +47,7 @@ def verify(
 
 def verify_home(home: Path) -> AuditCheck:
     """The check without a coordinator: nothing is made where something is missing."""
-    settings = Settings(home=home)
+    settings = checked(Settings, {"home": home})
     needed = ["audit.key", *(["mammofed.db"] if settings.database_url.startswith("sqlite") else [])]
     for name in needed:
         if not (settings.home / name).exists():

@@ -36,17 +36,22 @@ def token_from(file: Path | None) -> str:
     """The token in the file, in the environment, or of the local home, in this order."""
     given = os.environ.get("MAMMOFED_TOKEN", "").strip()
     if file is None and given:
-        return given
-    path = file or Settings().home / "admin.token"
+        return token_in(given, "MAMMOFED_TOKEN")
+    path = file or checked(Settings, {}).home / "admin.token"
     try:
-        token = path.read_text().strip()
+        text = path.read_text(errors="replace")
     except OSError as error:
         raise BadSetting(
             f"no token: {path} cannot be read ({error.strerror}); give --token-file or set MAMMOFED_TOKEN"
         ) from error
-    if not token.isascii() or not token.isprintable() or not token:
-        raise BadSetting(f"{path} holds no token: one line is needed, as `mammofed token create` prints it")
-    return token
+    return token_in(text.strip(), str(path))
+
+
+def token_in(text: str, place: str) -> str:
+    """The token, if it can be one: it goes into a header."""
+    if not text.isascii() or not text.isprintable() or not text:
+        raise BadSetting(f"{place} holds no token: one line is needed, as `mammofed token create` prints it")
+    return text
 
 
 def checked(shape: type[Shape], given: Mapping[str, Any]) -> Shape:
@@ -54,13 +59,13 @@ def checked(shape: type[Shape], given: Mapping[str, Any]) -> Shape:
     try:
         return shape.model_validate(given)
     except ValidationError as error:
-        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise BadSetting("; ".join(wrong)) from error
+        wrong = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()]
+        raise BadSetting("; ".join(f"{where}: {what}" if where else what for where, what in wrong)) from error
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for all where there is none."""
-    made = Console(highlight=False)
+    """Where tables go, words as they are: as wide as the terminal, or wide enough for all where there is none."""
+    made = Console(highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = WIDTH
     return made

@@ -1,14 +1,20 @@
 """`mammofed coordinator`: settings → the service, until it is told to stop."""
 
+import logging
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import uvicorn
 
+from app.commands.connection import checked
 from app.coordinator.logs import log_as_json
 from app.coordinator.main import create_app, opened
 from app.settings import Settings
+from mammofed.errors import BadSetting
+
+log = logging.getLogger(__name__)
 
 
 def command(
@@ -21,20 +27,28 @@ def command(
 ) -> None:
     """Serve the REST interface and train the runs; each option is also MAMMOFED_OPTION in the environment."""
     given: dict[str, Any] = {"home": home, "database_url": database_url, "host": host, "port": port}
-    serve(Settings(**{name: value for name, value in given.items() if value is not None}))
+    serve(checked(Settings, {name: value for name, value in given.items() if value is not None}))
 
 
 def serve(settings: Settings) -> None:
     """Run the service in this process."""
     log_as_json(lambda: {"service": "coordinator"})
-    with opened(settings) as service:
+    with listening(settings.host, settings.port) as place, opened(settings) as service:
         config = uvicorn.Config(
             create_app(service),
-            host=settings.host,
-            port=settings.port,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=5,
             server_header=False,
         )
-        uvicorn.Server(config).run()
+        log.info("listening on http://%s:%d", settings.host, place.getsockname()[1])
+        uvicorn.Server(config).run(sockets=[place])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """The address, taken before anything else is done: where it cannot be, nothing has begun."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise BadSetting(f"cannot listen: {error.strerror}; give another --host or --port") from error

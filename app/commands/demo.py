@@ -133,6 +133,6 @@ def summary(runs: tuple[Run, ...]) -> Table:
     """Both runs, with intervals."""
     table = Table(Column("algorithm", no_wrap=True), "state", "round", *HEADLINES.values(), "now")
     for run in runs:
-        cells = (state_cell(run), round_cell(run), *headline_cells(run.latest), doing(run))
-        table.add_row(run.settings.algorithm, *cells)
+        cells = (round_cell(run), *headline_cells(run.latest), doing(run))
+        table.add_row(run.settings.algorithm, state_cell(run), *cells)
     return table

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from rich.table import Column, Table
+from rich.text import Text
 
 from app.schemas import Headline, Metric, Run, RunState
 
@@ -36,10 +37,14 @@ def headline_cells(headline: Headline | None) -> list[str]:
     return [measured(getattr(headline, name) if headline else None) for name in HEADLINES]
 
 
-def state_cell(run: Run) -> str:
+def state_words(run: Run) -> str:
     """The state, and whether it is about to pause or waits."""
-    words = f"{run.state}, pausing" if run.pausing else f"{run.state}, waiting" if run.waiting else run.state
-    return f"[{STYLES[run.state]}]{words}[/]"
+    return f"{run.state}, pausing" if run.pausing else f"{run.state}, waiting" if run.waiting else run.state
+
+
+def state_cell(run: Run) -> Text:
+    """The same in its colour."""
+    return Text(state_words(run), STYLES[run.state])
 
 
 def round_cell(run: Run) -> str:
@@ -73,8 +78,8 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
     """One row a run."""
     table = Table(Column("run", no_wrap=True), "name", "algorithm", "state", "round", *HEADLINES.values(), "left")
     for run in runs:
-        cells = [run.name, run.settings.algorithm, state_cell(run), round_cell(run)]
-        table.add_row(run.id, *cells, *headline_cells(run.latest), left_cell(run))
+        first = (run.id, run.name, run.settings.algorithm, state_cell(run))
+        table.add_row(*first, round_cell(run), *headline_cells(run.latest), left_cell(run))
     return table
 
 
@@ -107,7 +112,7 @@ def settings_rows(run: Run) -> list[tuple[str, str]]:
 
 def status_line(run: Run) -> str:
     """One line for a log: how the run stands."""
-    line = f"{run.id} {run.name}: {run.state}, round {round_cell(run)}"
+    line = f"{run.id} {run.name}: {state_words(run)}, round {round_cell(run)}"
     if run.latest:
         named = zip(HEADLINES.values(), headline_cells(run.latest), strict=True)
         line += "".join(f"  {name} {cell}" for name, cell in named)

@@ -14,7 +14,7 @@ from app.coordinator.views import run_sites
 from app.coordinator.words import METRICS, MODEL_WORDS
 from app.provenance import provenance
 from app.schemas import Headline, Metric, Results, RunSettings, RunSite
-from fl_core.family import algorithm_named, everything
+from fl_core.family import FEDAVG, Algorithm, algorithm_named, everything
 
 LIMITS = """\
 - For research: to study federated training and to compare models. It is **not a medical device**; no score of it
@@ -80,13 +80,17 @@ def seen(part: Mapping[str, int], sites: Sequence[RunSite]) -> dict[str, int]:
     return {name: n for name, n in part.items() if name in names}
 
 
+def in_words(row: Algorithm) -> str:
+    """An algorithm's name, and what sets it apart from plain averaging."""
+    return f"`{row.name}`" if row is FEDAVG else f"`{row.name}` ({row.differs})"
+
+
 def what_it_is(shown: Shown, settings: RunSettings) -> str:
     """One paragraph, and where it comes from."""
-    row = algorithm_named(settings.algorithm)
     finished = f"{shown.run.ended_at:%Y-%m-%d %H:%M} UTC" if shown.run.ended_at else "not yet"
     return "\n\n".join(
         [
-            f"{MODEL_WORDS[settings.model]} It was trained with `{row.name}` ({row.differs}) "
+            f"{MODEL_WORDS[settings.model]} It was trained with {in_words(algorithm_named(settings.algorithm))} "
             f"to tell apart: {', '.join(map(plain, shown.classes))}.",
             table(
                 ("", ""),

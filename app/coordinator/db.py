@@ -8,6 +8,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy import (
     JSON,
@@ -23,11 +24,14 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    make_url,
     text,
 )
 from sqlalchemy.engine import Dialect, ExceptionContext
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from mammofed.errors import BadSetting
 
 BUSY = 30_000  # ms that SQLite waits for another writer
 COUNTER = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts INTEGER keys only
@@ -180,7 +184,7 @@ def now() -> datetime:
 
 def _open_postgresql(url: str) -> Engine:
     """PostgreSQL that refuses to write, as after a failover, counts as away for a while: it is tried again."""
-    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16)
+    engine = create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=16, hide_parameters=True)
 
     @event.listens_for(engine, "handle_error")
     def read_only(context: ExceptionContext) -> None:
@@ -190,11 +194,10 @@ def _open_postgresql(url: str) -> Engine:
     return engine
 
 
-def open_database(url: str) -> Engine:
-    """An engine for the URL; SQLite in WAL mode, each commit on disk, foreign keys on."""
-    if not url.startswith("sqlite"):
-        return _open_postgresql(url)
-    engine = create_engine(url, pool_size=8, max_overflow=16, connect_args={"timeout": BUSY / 1000})
+def _open_sqlite(url: str) -> Engine:
+    """SQLite in WAL mode, each commit on disk, foreign keys on."""
+    waiting = {"timeout": BUSY / 1000}
+    engine = create_engine(url, pool_size=8, max_overflow=16, hide_parameters=True, connect_args=waiting)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: object) -> None:
@@ -209,6 +212,19 @@ def open_database(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+OPENERS = {"sqlite": _open_sqlite, "postgresql+psycopg": _open_postgresql}
+
+
+def open_database(url: str) -> Engine:
+    """An engine for the URL, whose words about an error do not tell the values that it was given."""
+    try:
+        return OPENERS[make_url(url).drivername](url)
+    except (ArgumentError, KeyError, ValueError) as error:
+        raise BadSetting(
+            "this is no database URL: give postgresql://USER@HOST/NAME, or none for SQLite"
+        ) from error
 
 
 @contextmanager
@@ -226,4 +242,7 @@ def migrate(engine: Engine) -> None:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(742001)"))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise BadSetting(f"the database is not of this version of mammofed ({error}): use its own") from error

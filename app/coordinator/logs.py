@@ -26,8 +26,8 @@ class JsonLines(logging.Formatter):
             **self.always(),
             **getattr(record, "fields", {}),
         }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            line |= {"error": record.exc_info[1].__class__.__name__, "trace": frames_of(record.exc_info[1])}
         return json.dumps(line)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from app.client import API
 from app.coordinator import problems
@@ -25,7 +25,7 @@ from app.coordinator.probe import Probe
 from app.coordinator.routes import access, health, models, results, runs, sites, tables
 from app.coordinator.service import Service
 from app.coordinator.supervisor import Supervisor
-from app.coordinator.tokens import Doorkeeper, first_token
+from app.coordinator.tokens import Doorkeeper, admin_token
 from app.secured import Secured
 from app.settings import Settings
 from mammofed import __version__
@@ -99,7 +99,7 @@ def hospitals_of(service: Service) -> "Hospitals | None":
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[Service]:
-    """The home folder held against a second coordinator, the database up to date, the first token made."""
+    """The home folder held against a second coordinator, the database up to date, a token to sign in with made."""
     with writing(settings.home):
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = open_database(settings.database_url)
@@ -107,7 +107,7 @@ def opened(settings: Settings) -> Iterator[Service]:
         with usable(engine):
             migrate(engine)
             key = first_key(engine, settings.home)
-            made = first_token(engine, settings.home, key)
+            made = admin_token(engine, settings.home, key)
         if made is not None:
             log.info("the admin token is in %s", made)
         yield assembled(settings, engine, key)
@@ -115,10 +115,10 @@ def opened(settings: Settings) -> Iterator[Service]:
 
 @contextmanager
 def usable(engine: Engine) -> Iterator[None]:
-    """Say in one line that the database is not there, or takes no writes."""
+    """Say in one line that the database is not there, takes no writes, or is none."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
         raise BadSetting(f"the database {where} cannot be used: {error.orig}") from error
 

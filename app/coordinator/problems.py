@@ -1,7 +1,7 @@
 """Errors → RFC 9457 problem documents, the same shape for each."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from starlette.exceptions import HTTPException
 
 from app.schemas import Problem
+from app.secured import SECURITY
 from mammofed.errors import BadData, BadSetting, CannotWrite, MammofedError
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def not_found(what: str) -> Refused:
 
 
 def answer(
-    status: HTTPStatus, detail: str, request: Request, headers: dict[str, str] | None = None, **more: Any
+    status: HTTPStatus, detail: str, request: Request, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
     """A problem document."""
     problem = Problem(title=status.phrase, status=status.value, detail=detail, instance=request.url.path, **more)
@@ -44,6 +45,11 @@ def answer(
         headers=headers,
         media_type="application/problem+json",
     )
+
+
+def what_is_wrong(error: Mapping[str, Any]) -> str:
+    """A validation error's words; of a body that is no JSON, the parser's too."""
+    return f"{error['msg']}: {error['ctx']['error']}" if error["type"] == "json_invalid" else str(error["msg"])
 
 
 def install(app: FastAPI) -> None:
@@ -56,14 +62,16 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [{"where": list(e["loc"]), "what": e["msg"]} for e in error.errors()]
+        errors = [{"where": list(e["loc"]), "what": what_is_wrong(e)} for e in error.errors()]
         said = "; ".join(f"{'.'.join(map(str, e['where']))}: {e['what']}" for e in errors[:5])
         return answer(HTTPStatus.UNPROCESSABLE_ENTITY, said, request, errors=errors)
 
     @app.exception_handler(HTTPException)
     def spoken(request: Request, error: HTTPException) -> JSONResponse:
         status = HTTPStatus(error.status_code)
-        return answer(status, str(error.detail), request, dict(error.headers or {}))
+        bare = f"{request.method} {request.url.path}: {status.phrase.lower()}"
+        said = bare if error.detail == status.phrase else str(error.detail)
+        return answer(status, said, request, dict(error.headers or {}))
 
     @app.exception_handler(CannotWrite)
     def full(request: Request, error: CannotWrite) -> JSONResponse:
@@ -93,5 +101,6 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.exception("unexpected error")
-        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; see the log", request)
+        log.error("unexpected error", exc_info=error)
+        said = "an unexpected error; see the log"
+        return answer(HTTPStatus.INTERNAL_SERVER_ERROR, said, request, SECURITY)  # no middleware adds them here

@@ -27,6 +27,10 @@ REMEMBERED = 5.0  # seconds for which a token is not looked up again
 FAILURES = 10  # wrong secrets for one token from one address, in a window, before it has to wait
 WINDOW = 60.0  # seconds
 ENROLMENT = timedelta(days=7)
+NOT_VALID = {  # by whether a one-time token was needed
+    False: "this token is not valid: it is unknown, revoked or meant for enrolment",
+    True: "this one-time token is not valid: it is unknown or used",
+}
 
 
 @dataclass(frozen=True)
@@ -89,24 +93,30 @@ class Doorkeeper:
         key, moment = digest(secret), time.monotonic()
         principal, until = self.known.get(key, (None, 0.0))
         if principal is None or until < moment:
-            principal = self.look_up(secret, key, address)
+            principal = self.look_up(secret, address)
             self.known[key] = principal, moment + REMEMBERED
         if principal.expires_at <= now():
             raise unauthorised("this token has expired: ask for a new one")
         return principal
 
-    def look_up(self, secret: str, key: str, address: str) -> Principal:
-        """The principal of a lasting token, its digest compared in constant time."""
+    def look_up(self, secret: str, address: str) -> Principal:
+        """The principal of a lasting token."""
         with Session(self.engine) as session:
-            row = session.get(TokenRow, claimed(secret))
-        self.slow_down(row.id if row else "unknown", address)
-        right = hmac.compare_digest(row.digest if row else digest(""), key)
-        if row is None or not right or row.revoked_at or row.one_time:
-            self.remember_failure(row.id if row else "unknown", address)
-            raise unauthorised("this token is not valid: it is unknown, revoked or meant for enrolment")
+            row = self.proven(session, secret, address)
         if row.last_used is None or now() - row.last_used > timedelta(minutes=1):
             self.note_use(row.id)
         return Principal(row.id, row.name, row.role, row.site, row.expires_at)  # type: ignore[arg-type]
+
+    def proven(self, session: Session, secret: str, address: str, one_time: bool = False) -> TokenRow:
+        """The row of a token that lasts, or of a one-time token; the digests are compared in constant time."""
+        row = session.get(TokenRow, claimed(secret), with_for_update=one_time)
+        whose = row.id if row else "unknown"
+        self.slow_down(whose, address)
+        right = hmac.compare_digest(row.digest if row else digest(""), digest(secret))
+        if row is None or not right or row.revoked_at or row.one_time != one_time:
+            self.remember_failure(whose, address)
+            raise unauthorised(NOT_VALID[one_time])
+        return row
 
     def note_use(self, token: str) -> None:
         """Keep when the token was used; on a disk that takes no more, its holder is let in all the same."""
@@ -149,15 +159,16 @@ def unauthorised(why: str) -> Refused:
     return Refused(HTTPStatus.UNAUTHORIZED, why, WWW_Authenticate='Bearer realm="mammofed"')
 
 
-def first_token(engine: Engine, home: Path, key: bytes) -> Path | None:
-    """At the first start, an admin token in a file that only its owner can read; its path, or None."""
+def admin_token(engine: Engine, home: Path, key: bytes) -> Path | None:
+    """Where no coordinator can sign in, an admin token in a file for its owner alone; its path, or None."""
     path = home / "admin.token"
+    valid = select(TokenRow.id).where(TokenRow.revoked_at.is_(None), TokenRow.expires_at > now())
     with writing_session(engine) as session:
-        if session.scalars(select(TokenRow.id).limit(1)).first() is not None:
+        if session.scalars(valid.where(TokenRow.role == "coordinator").limit(1)).first() is not None:
             return None
         row, secret = new_token(session, "admin", "coordinator", None, timedelta(days=365))
         if audit.hold(session).entries == 0:
             audit.begin(session, key)
-        audit.record(session, key, "first start", "token.create", row.name, role=row.role, site=row.site)
+        audit.record(session, key, "start", "token.create", row.name, role=row.role, site=row.site)
         write_atomically(path, f"{secret}\n".encode(), mode=0o600)
     return path

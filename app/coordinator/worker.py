@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from app.coordinator.db import open_database
 from app.coordinator.engines.local import train_locally
 from app.coordinator.ledger import Interrupted, RunLedger
-from app.coordinator.logs import frames_of, log_as_json
+from app.coordinator.logs import log_as_json
 from app.schemas import EngineName, RunSettings
 from app.settings import Settings
 from mammofed.errors import BadData, CannotWrite, MammofedError
@@ -53,8 +53,7 @@ def work(settings: Settings, run: str, epoch: int, lifeline: Connection) -> None
         log.error("the database cannot be used: %s", error.orig)
         sys.exit(os.EX_TEMPFAIL)
     except Exception as error:
-        said = {"fields": {"trace": frames_of(error)}}
-        log.critical("the worker ends by an error that nobody thought of: %s", type(error).__name__, extra=said)
+        log.critical("the worker ends by an error that nobody thought of", exc_info=error)
         sys.exit(1)
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.client import CoordinatorLost
 from mammofed.errors import BadSetting, MammofedError
 from tests.app.coordinator.services import Service, ended, running_coordinator
 
@@ -63,7 +65,7 @@ def created(service: Service, *words: object) -> str:
 def test_a_run_is_created_stepped_watched_and_shown(service: Service, tiny: Path) -> None:
     run = created(service, "--from", tiny, "--name", "first", "--rounds", 2)
     assert "draft" in mammofed(service, "run", "show", run).stdout
-    mammofed(service, "run", "step", run)
+    assert "running, pausing" in mammofed(service, "run", "step", run).stdout
     with service.client() as lead:
         assert ended(lead, run).round == 1
     assert "running" in mammofed(service, "run", "resume", run).stdout
@@ -126,11 +128,58 @@ def test_a_refusal_is_one_line_and_exit_code_2(service: Service, tiny: Path) -> 
     assert done.stderr.splitlines() == ["mammofed: a draft run cannot pause; allowed now: start, step, stop"]
 
 
-def test_a_wrong_address_and_a_missing_token_say_so(service: Service, tmp_path: Path) -> None:
+def test_a_wrong_address_says_so(service: Service) -> None:
     with pytest.raises(MammofedError, match="does not answer"):
         mammofed(service, "run", "list", "--url", "http://127.0.0.1:9")
+
+
+def test_the_address_of_a_web_page_is_no_coordinators(service: Service) -> None:
+    page = httpx.MockTransport(lambda request: httpx.Response(200, html="<p>a dashboard</p>"))
+    with service.client() as coordinator:
+        coordinator.http = httpx.Client(transport=page, base_url=service.url)
+        with pytest.raises(CoordinatorLost, match="not a coordinator's address"):
+            coordinator.runs()
+
+
+def test_a_missing_token_says_so(service: Service, tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="give --token-file or set MAMMOFED_TOKEN"):
         mammofed(service, "run", "list", "--token-file", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "Schlüssel"])
+def test_what_is_no_token_says_so(service: Service, tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadSetting, match="MAMMOFED_TOKEN holds no token"):
+        mammofed(service, "run", "list", MAMMOFED_TOKEN=text, MAMMOFED_TOKEN_FILE="")
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(BadSetting, match="holds no token"):
+        mammofed(service, "run", "list", "--token-file", tmp_path / "token")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PORT", "99999", "port: "),
+        ("PARALLEL_RUNS", "0", "parallel_runs: "),
+        ("CORS_ORIGINS", "x", "cors_origins"),
+    ],
+)
+def test_a_wrong_setting_is_named(service: Service, name: str, value: str, said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        mammofed(service, "coordinator", **{f"MAMMOFED_{name}": value})
+
+
+def test_a_port_in_use_is_said_before_anything_is_made(service: Service, tmp_path: Path) -> None:
+    words = ["coordinator", "--home", str(tmp_path / "home"), "--port", service.url.rpartition(":")[2]]
+    done = subprocess.run([sys.executable, "-m", "app.cli", *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "already in use" in line
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_name_is_shown_as_it_is(service: Service, tiny: Path) -> None:
+    run = created(service, "--from", tiny, "--name", "[/red] :smile:")
+    assert "[/red] :smile:" in mammofed(service, "run", "show", run).stdout
 
 
 def test_the_token_of_the_local_home_is_the_default(service: Service) -> None:

@@ -22,9 +22,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.client import Coordinator, CoordinatorLost
-from app.coordinator.db import RoundRow, open_database
+from app.coordinator.db import RoundRow
 from app.provenance import provenance
-from app.settings import Settings
 from tests.app.coordinator.services import (
     SMALL,
     Service,
@@ -43,13 +42,9 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "faults-coordin
 
 def rounds_of(service: Service, run: str) -> dict[int, object]:
     """The names, which are digests, of all states of each round."""
-    given = Settings(home=service.home, database_url=service.environment.get("MAMMOFED_DATABASE_URL", ""))
-    engine = open_database(given.database_url)
-    with Session(engine) as session:
+    with service.database() as engine, Session(engine) as session:
         rows = session.execute(select(RoundRow.number, RoundRow.states).where(RoundRow.run == run))
-        found: dict[int, object] = {row.number: row.states for row in rows}
-    engine.dispose()
-    return found
+        return {row.number: row.states for row in rows}
 
 
 def victim(service: Service, luck: random.Random) -> tuple[str, psutil.Process] | None:

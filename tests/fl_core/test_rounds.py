@@ -1,11 +1,14 @@
 """Rounds on one machine: equal results however the sites are run, and errors that name site, tensor and step."""
 
+import multiprocessing
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from scipy.stats import ttest_1samp
@@ -49,6 +52,28 @@ def test_worker_processes_give_the_same_bits(name: str, workers: int) -> None:
     here, there = final(name, 0), final(name, workers)
     assert pack(here.server) == pack(there.server)
     assert {n: pack(s) for n, s in here.states.items()} == {n: pack(s) for n, s in there.states.items()}
+
+
+def endless_rounds() -> None:
+    planned = plan("fedtan", rounds=10_000, local_steps=2, batch=4)
+    for _ in run_rounds(Federation(planned, SMALL, THREE), lambda evaluation: {}, workers=3):
+        pass
+
+
+def test_worker_processes_end_with_a_process_that_is_killed() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=endless_rounds)
+    process.start()
+    trainer = psutil.Process(process.pid)
+    deadline = time.monotonic() + 120
+    while len(below := trainer.children(recursive=True)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.kill()
+    process.join()
+    _gone, alive = psutil.wait_procs(below, timeout=30)
+    for left in alive:
+        left.kill()
+    assert len(below) >= 4
+    assert not alive
 
 
 def test_fedtan_refuses_fewer_workers_than_sites() -> None:

@@ -1,6 +1,5 @@
 """`/me`, `/tokens`, `/audit`: who may do what, and who did."""
 
-import hmac
 import json
 from datetime import timedelta
 from http import HTTPStatus
@@ -13,7 +12,7 @@ from app.coordinator.db import AuditRow, TokenRow, now
 from app.coordinator.deps import After, Anyone, Lead, Limit, TheService
 from app.coordinator.problems import not_found
 from app.coordinator.service import Service
-from app.coordinator.tokens import Principal, claimed, digest, listed, new_token, unauthorised
+from app.coordinator.tokens import Principal, claimed, listed, new_token, unauthorised
 from app.schemas import AuditCheck, AuditEntry, Exchange, Me, NewToken, Page, Secret, Token
 
 router = APIRouter(tags=["access"])
@@ -59,14 +58,11 @@ def revoke(service: TheService, who: Lead, token: str) -> Token:
 def exchange(service: TheService, request: Request, given: Exchange) -> Secret:
     """A lasting token for the one-time token of an enrolment; needs no other sign-in."""
     address = request.client.host if request.client else "unknown"
-    service.doorkeeper.slow_down("enrolment", address)
     operator = Principal("", "enrolment", "site", None, now())
     with service.changing(operator, "token.exchange", claimed(given.token)) as session:
-        row = session.get(TokenRow, claimed(given.token), with_for_update=True)
-        right = hmac.compare_digest(row.digest if row else digest(""), digest(given.token))
-        if row is None or not right or not row.one_time or row.revoked_at or row.expires_at <= now():
-            service.doorkeeper.remember_failure("enrolment", address)
-            raise unauthorised("this one-time token is not valid: it is unknown, used or expired")
+        row = service.doorkeeper.proven(session, given.token, address, one_time=True)
+        if row.expires_at <= now():
+            raise unauthorised("this one-time token has expired: have the site enrolled again")
         row.revoked_at = row.last_used = now()
         made, secret = new_token(session, f"operator of {row.site}", "site", row.site, OPERATOR)
         session.flush()

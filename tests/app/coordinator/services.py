@@ -1,5 +1,6 @@
 """A folder → a real coordinator process on loopback, and a real PostgreSQL, for as long as a test needs them."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -16,9 +17,13 @@ from typing import TypeVar
 import httpx
 import psutil
 import pytest
+from fastapi import FastAPI
+from sqlalchemy import Engine
 
 from app.client import Coordinator
+from app.coordinator.db import open_database
 from app.schemas import DataSettings, NewToken, Role, Run, RunSettings
+from app.settings import Settings
 
 Found = TypeVar("Found")
 STARTED = 120.0  # seconds within which a service answers, on a busy machine
@@ -98,6 +103,14 @@ class Service:
         with self.client() as lead:
             return lead.create_token(NewToken(name=f"{role} {site or ''}".strip(), role=role, site=site)).secret
 
+    @contextmanager
+    def database(self) -> Iterator[Engine]:
+        """The database that it works on."""
+        given = Settings(home=self.home, database_url=self.environment.get("MAMMOFED_DATABASE_URL", ""))
+        engine = open_database(given.database_url)
+        yield engine
+        engine.dispose()
+
     def children(self) -> list[psutil.Process]:
         """The processes below it."""
         assert self.process is not None
@@ -125,6 +138,17 @@ def running_coordinator(home: Path, **environment: str) -> Iterator[Service]:
         yield service.start()
     finally:
         service.stop()
+
+
+def answer_of(app: FastAPI, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """What an app answers that nobody serves."""
+
+    async def ask() -> httpx.Response:
+        way = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=way, base_url="http://here") as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(ask())
 
 
 def trained(client: Coordinator, settings: RunSettings) -> Run:

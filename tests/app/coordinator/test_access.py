@@ -7,16 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from app.client import API, Coordinator, CoordinatorRefused
 from app.coordinator import audit
 from app.coordinator.bounded import LARGEST_BODY
-from app.coordinator.db import open_database, writing_session
+from app.coordinator.db import TokenRow, now, writing_session
+from app.coordinator.main import create_app, opened
 from app.schemas import NewToken, Run
 from app.settings import Settings
-from tests.app.coordinator.services import SMALL, Service, running_coordinator, wait_until
+from tests.app.coordinator.services import SMALL, Service, answer_of, running_coordinator, wait_until
 
 pytestmark = pytest.mark.xdist_group("coordinator")
 CALLERS = ("coordinator", "own site", "other site", "viewer", "anonymous")
@@ -142,15 +143,12 @@ def test_of_two_who_enrol_a_site_at_once_one_does(coordinator: Service) -> None:
         address = f"{coordinator.url}{API}/sites"
         return httpx.post(address, headers=headers, json={"name": "wanted"}, timeout=60).status_code
 
-    given = Settings(home=coordinator.home, database_url=coordinator.environment.get("MAMMOFED_DATABASE_URL", ""))
-    engine = open_database(given.database_url)
-    with ThreadPoolExecutor(2) as pool:
+    with coordinator.database() as engine, ThreadPoolExecutor(2) as pool:
         with writing_session(engine) as session:
             audit.hold(session)  # nobody can commit an entry, so both are under way at the same time
             asked = [pool.submit(enrol, number) for number in range(2)]
             wait_until(lambda: engine.dialect.name == "sqlite" or waiting(engine) == 2, "both to wait")
         assert sorted(one.result() for one in asked) == [201, 409]
-    engine.dispose()
 
 
 def waiting(engine: Engine) -> int:
@@ -193,6 +191,26 @@ def test_guessers_wait_and_neighbours_do_not(coordinator: Service) -> None:
         assert lead.me().name == "admin"
 
 
+def test_a_guesser_of_enrolments_does_not_keep_others_from_theirs(coordinator: Service) -> None:
+    with coordinator.client() as lead, Coordinator(coordinator.url, "") as newcomer:
+        enrolment = lead.enrol("hospital-7")
+        wrong = {"token": enrolment.token[:-6] + "AAAAAA"}
+        address = f"{coordinator.url}{API}/tokens/exchange"
+        seen = [httpx.post(address, json=wrong).status_code for _ in range(12)]
+        assert seen == [401] * 10 + [429] * 2
+        other = lead.enrol("hospital-8")
+        assert newcomer.exchange(other.token).token.site == "hospital-8"
+
+
+def test_an_enrolment_token_expires(coordinator: Service) -> None:
+    with coordinator.client() as lead, Coordinator(coordinator.url, "") as newcomer:
+        enrolment = lead.enrol("hospital-6")
+        with coordinator.database() as engine, writing_session(engine) as session:
+            session.get_one(TokenRow, enrolment.token.split("_")[1]).expires_at = now()
+        with pytest.raises(CoordinatorRefused, match="expired"):
+            newcomer.exchange(enrolment.token)
+
+
 def attempt(service: Service, secret: str) -> int:
     headers = {"Authorization": f"Bearer {secret}"}
     return httpx.get(f"{service.url}{API}/me", headers=headers).status_code
@@ -214,12 +232,39 @@ def test_secrets_are_kept_as_digests_and_files_are_private(tmp_path: Path) -> No
     assert str(service.home / "admin.token") in service.log()
 
 
+@pytest.mark.parametrize("end", ["revoked_at", "expires_at"])
+def test_a_start_makes_an_admin_token_where_none_is_valid(tmp_path: Path, end: str) -> None:
+    file, seen = tmp_path / "admin.token", []
+    for _ in range(3):
+        with opened(Settings(home=tmp_path)) as service:
+            seen.append(file.read_text().strip())
+            assert service.doorkeeper.admit(seen[-1], "here").role == "coordinator"
+            assert audit.verify(Session(service.engine), service.key).intact
+            if len(seen) == 2:
+                with writing_session(service.engine) as session:
+                    for row in session.scalars(select(TokenRow)):
+                        setattr(row, end, now())
+            service.engine.dispose()
+    assert seen[0] == seen[1] != seen[2]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
 def test_answers_carry_security_headers_and_no_cors(coordinator: Service) -> None:
     answer = httpx.get(f"{coordinator.url}/healthz", headers={"Origin": "http://evil.example"})
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["x-frame-options"] == "DENY"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_browsers_may_call_from_the_origins_that_are_set(tmp_path: Path) -> None:
+    with opened(Settings(home=tmp_path, cors_origins=("http://ward.example",))) as service:
+        app = create_app(service)
+        for origin, allowed in (("http://ward.example", "http://ward.example"), ("http://evil.example", None)):
+            headers = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+            answer = answer_of(app, "OPTIONS", f"{API}/runs", headers)
+            assert answer.headers.get("access-control-allow-origin") == allowed
+        service.engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +284,15 @@ def test_errors_are_problem_documents(coordinator: Service, path: str) -> None:
 def test_a_method_that_is_not_there_is_a_problem_document(coordinator: Service) -> None:
     answer = httpx.put(f"{coordinator.url}{API}/runs")
     assert (answer.status_code, answer.json()["status"]) == (405, 405)
+    assert answer.json()["detail"] == "PUT /api/v1/runs: method not allowed"
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_that_is_no_json_is_told_what_is_wrong(coordinator: Service) -> None:
+    kind = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{coordinator.url}{API}/tokens/exchange", headers=kind, content=b"{token: 1}")
+    assert answer.status_code == 422
+    assert "Expecting property name" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])

@@ -13,20 +13,32 @@ from app.coordinator.audit import audit_key, begin, first_key, record, verify
 from app.coordinator.db import migrate, open_database, writing_session
 from mammofed.errors import BadSetting
 
-TAMPERING = {
-    "an entry changed": "UPDATE audit SET actor = 'nobody' WHERE id = 2",
-    "an entry's detail changed": "UPDATE audit SET detail = '{}' WHERE id = 2",
-    "an entry deleted": "DELETE FROM audit WHERE id = 2",
-    "the first deleted": "DELETE FROM audit WHERE id = 1",
-    "the end cut off": "DELETE FROM audit WHERE id = 4",
-    "two entries swapped": "UPDATE audit SET id = CASE id WHEN 2 THEN -3 ELSE -2 END WHERE id IN (2, 3);"
-    "UPDATE audit SET id = -id WHERE id < 0",
-    "the end cut off, and the head set back": "DELETE FROM audit WHERE id = 4;UPDATE audit_head SET entries = 3",
-    "the end cut off, and the head made from what is left": "DELETE FROM audit WHERE id = 4;"
-    "UPDATE audit_head SET entries = 3, hash = (SELECT hash FROM audit WHERE id = 3)",
-    "all forgotten": "DELETE FROM audit; UPDATE audit_head SET entries = 0",
-    "all forgotten, and the head that of an empty chain": "DELETE FROM audit;"
-    "UPDATE audit_head SET entries = 0, hash = ''",
+TAMPERING = {  # and the entry at which the chain then breaks
+    "an entry changed": ("UPDATE audit SET actor = 'nobody' WHERE id = 2", 2),
+    "an entry's detail changed": ("UPDATE audit SET detail = '{}' WHERE id = 2", 2),
+    "an entry's seal changed": ("UPDATE audit SET hash = 'another' WHERE id = 2", 2),
+    "an entry deleted": ("DELETE FROM audit WHERE id = 2", 2),
+    "the first deleted": ("DELETE FROM audit WHERE id = 1", 1),
+    "the end cut off": ("DELETE FROM audit WHERE id = 4", 4),
+    "two entries swapped": (
+        "UPDATE audit SET id = CASE id WHEN 2 THEN -3 ELSE -2 END WHERE id IN (2, 3);"
+        "UPDATE audit SET id = -id WHERE id < 0",
+        2,
+    ),
+    "the end cut off, and the head set back": (
+        "DELETE FROM audit WHERE id = 4;UPDATE audit_head SET entries = 3",
+        4,
+    ),
+    "the end cut off, and the head made from what is left": (
+        "DELETE FROM audit WHERE id = 4;"
+        "UPDATE audit_head SET entries = 3, hash = (SELECT hash FROM audit WHERE id = 3)",
+        4,
+    ),
+    "all forgotten": ("DELETE FROM audit; UPDATE audit_head SET entries = 0", 1),
+    "all forgotten, and the head that of an empty chain": (
+        "DELETE FROM audit;UPDATE audit_head SET entries = 0, hash = ''",
+        1,
+    ),
 }
 
 
@@ -46,7 +58,7 @@ def trail(tmp_path: Path) -> Engine:
 def tamper(folder: Path, how: str) -> None:
     database = sqlite3.connect(folder / "trail.db")
     database.executescript("DROP TRIGGER audit_keeps_UPDATE; DROP TRIGGER audit_keeps_DELETE")
-    database.executescript(TAMPERING[how])
+    database.executescript(TAMPERING[how][0])
     database.close()
 
 
@@ -57,11 +69,12 @@ def test_an_untouched_trail_holds(trail: Engine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", TAMPERING)
-def test_tampering_is_found(trail: Engine, tmp_path: Path, how: str) -> None:
+def test_tampering_is_found_where_it_was_done(trail: Engine, tmp_path: Path, how: str) -> None:
     tamper(tmp_path, how)
     with Session(trail) as session:
         found = verify(session, audit_key(tmp_path))
     assert not found.intact
+    assert found.broken_at == TAMPERING[how][1]
     assert found.why
 
 
@@ -79,8 +92,19 @@ def test_entries_written_after_it_do_not_cover_tampering(trail: Engine, tmp_path
 def test_the_database_refuses_to_change_the_trail(trail: Engine, tmp_path: Path, how: str) -> None:
     database = sqlite3.connect(tmp_path / "trail.db")
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        database.executescript(TAMPERING[how])
+        database.executescript(TAMPERING[how][0])
     database.close()
+
+
+def test_an_empty_trail_does_not_hold_even_under_its_own_head(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'trail.db'}")
+    migrate(engine)
+    key = first_key(engine, tmp_path)
+    with writing_session(engine) as session:
+        begin(session, key)
+    with Session(engine) as session:
+        assert not verify(session, key).intact
+    engine.dispose()
 
 
 def test_a_trail_sealed_with_another_key_does_not_hold(trail: Engine) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from app import schemas
 from app.client import API
 from app.schemas import Event, NewToken, Page, Run
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
@@ -45,6 +46,21 @@ def description(service: Service) -> Mapping[str, Mapping[str, object]]:
     """The paths that the service describes."""
     paths: dict[str, dict[str, object]] = httpx.get(f"{service.url}{API}/openapi.json").json()["paths"]
     return paths
+
+
+def test_every_body_is_described_with_examples_that_fit(service: Service) -> None:
+    found = httpx.get(f"{service.url}{API}/openapi.json").json()
+    operations = [operation for methods in found["paths"].values() for operation in methods.values()]
+    bodies = [
+        one["requestBody"]["content"]["application/json"]["schema"] for one in operations if "requestBody" in one
+    ]
+    names = {body["$ref"].rpartition("/")[2] for body in bodies}
+    assert names == {"RunSettings", "NewSite", "NewToken", "Exchange"}
+    for name in (*names, "Problem"):
+        schema = found["components"]["schemas"][name]
+        fields = {field: how.get("examples", [None])[0] for field, how in schema["properties"].items()}
+        for example in schema.get("examples", [fields]):
+            getattr(schemas, name).model_validate(example)
 
 
 def known_names(service: Service, run: Run) -> str:

@@ -1,6 +1,7 @@
 """The log over the life of runs: one JSON object a line, with run and round, and no name of a patient's file."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.coordinator.logs import JsonLines
 from app.schemas import DataSettings, Run
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
@@ -89,6 +91,17 @@ def test_every_line_is_json_with_run_and_round_and_without_patients(service: Ser
     assert PATIENT not in service.log()
 
 
+def test_an_error_is_told_by_its_kind_and_place_alone() -> None:
+    try:
+        raise ValueError(f"cannot read {PATIENT}.png")
+    except ValueError:
+        record = logging.LogRecord("service", logging.ERROR, __file__, 1, "unexpected", (), sys.exc_info())
+    told = JsonLines(dict).format(record)
+    assert json.loads(told)["error"] == "ValueError"
+    assert "in test_an_error_is_told" in json.loads(told)["trace"]
+    assert PATIENT not in told
+
+
 def test_a_worker_that_crashes_says_where_as_json_and_not_over_what(service: Service, folder: Path) -> None:
     with service.client() as lead:
         run = lead.create(SMALL).id
@@ -97,6 +110,6 @@ def test_a_worker_that_crashes_says_where_as_json_and_not_over_what(service: Ser
     assert done.returncode == 1
     (line,) = lines(done.stderr)
     assert (line["run"], line["worker"], line["round"], line["level"]) == (run, 1, 1, "critical")
-    assert "RuntimeError" in line["message"]
+    assert line["error"] == "RuntimeError"
     assert "in crash" in line["trace"]
     assert PATIENT not in done.stderr

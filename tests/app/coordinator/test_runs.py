@@ -58,6 +58,18 @@ def test_pages_of_rounds_follow_each_other(coordinator: Service, run: Run) -> No
     assert rest.total == 2
 
 
+def test_pages_of_runs_follow_each_other(coordinator: Service) -> None:
+    with coordinator.client() as lead:
+        made = [lead.create(SMALL).id for _ in range(3)]
+        page = lead.runs(limit=2)
+        assert [one.id for one in page.items] == [made[2], made[1]]
+        rest = lead.runs(after=str(page.next), limit=1)
+        assert [one.id for one in rest.items] == [made[0]]
+        oldest = lead.runs(after=str(rest.next), limit=500)
+    assert oldest.next is None
+    assert oldest.total == 3 + len(oldest.items)
+
+
 def test_curves_come_once_a_round(coordinator: Service, run: Run) -> None:
     headers = {"Authorization": f"Bearer {coordinator.secret()}"}
     address = f"{coordinator.url}/api/v1/runs/{run.id}/metrics"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.client import Coordinator
-from app.coordinator.cards import plain
+from app.coordinator.cards import in_words, plain
 from app.schemas import Run
 from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
@@ -51,6 +51,11 @@ def test_an_operator_reads_the_own_site_in_the_card(service: Service, run: Run) 
         card = operator.model_card(run.id)
     assert "hospital-1" in card
     assert "hospital-2" not in card
+
+
+def test_the_card_says_what_sets_an_algorithm_apart() -> None:
+    assert in_words(ALGORITHMS["fedavg"]) == "`fedavg`"
+    assert ALGORITHMS["fedbn"].differs in in_words(ALGORITHMS["fedbn"])
 
 
 def test_names_cannot_break_the_card() -> None:
