@@ -1,6 +1,7 @@
 """`mammofed coordinator`: settings → the service, until it is told to stop."""
 
 import logging
+import os
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ def command(
 
 def serve(settings: Settings) -> None:
     """Run the service in this process."""
+    os.umask(0o077)  # what it writes is its owner's alone, also in a folder that others may read
     log_as_json(lambda: {"service": "coordinator"})
     with listening(settings.host, settings.port) as place, opened(settings) as service:
         config = uvicorn.Config(
