@@ -36,6 +36,7 @@ button:focus-visible { outline: 2px solid var(--st-primary-color); }
 """
 save_picture = component("mammofed_save_picture", html=SAVE_HTML, css=SAVE_CSS, js=SAVE_JS)
 NO_RUNS = "There is no run yet."
+LOST = "Off now: the coordinator does not answer."
 
 
 def draw(chart: Chart, key: str) -> None:
