@@ -5,6 +5,7 @@ import streamlit as st
 from app.client import Coordinator
 from app.schemas import Site
 from dashboard import api
+from dashboard.parts import LOST, off_in_words
 from dashboard.words import clock
 
 ACTIONS = {  # label, icon, what it does
@@ -44,9 +45,7 @@ def manage_site(sites: tuple[Site, ...]) -> None:
                 elif pressed:
                     api.change(Coordinator.act_on_site, site.name, action)
                     st.rerun()
-        reasons = [f"{ACTIONS[action][0]}: {why}" for action, why in off.items() if why]
-        if reasons:
-            st.caption("Off now. " + " · ".join(reasons))
+        st.caption(off_in_words({ACTIONS[action][0]: why for action, why in off.items()}))
         if refusal := api.refused():
             st.error(refusal)
 
@@ -74,6 +73,8 @@ def enrol_site() -> None:
         )
         if st.form_submit_button("Enrol", icon=":material/add:", disabled=api.lost() is not None) and name:
             st.session_state["enrolled"] = api.change(Coordinator.enrol, name.strip())
+        if api.lost():
+            st.caption(LOST)
         enrolled = st.session_state.pop("enrolled", None)
         if enrolled:
             st.success(f"{enrolled.site.name} is enrolled. Give its operator this one-time token, shown once:")

@@ -7,7 +7,7 @@ from app.schemas import Certificate, Run, Site
 from dashboard import api
 from dashboard.parts import badge, label, table
 from dashboard.site_controls import confirm_withdrawal, enrol_site, manage_site
-from dashboard.words import attention, expiry, health, interval, last_seen, left, progress, verbatim
+from dashboard.words import attention, expiry, health, interval, last_seen, left, progress, several, verbatim
 
 SHOWN = 8  # runs on the page before "all runs"
 
@@ -36,8 +36,7 @@ def runs_list() -> None:
     for run in runs[:SHOWN]:
         run_row(run)
     if len(runs) > SHOWN:
-        more = len(runs) - SHOWN
-        with st.expander(f"{more} more run{'' if more == 1 else 's'}"):
+        with st.expander(several(len(runs) - SHOWN, "more run")):
             for run in runs[SHOWN:]:
                 run_row(run)
             if total > len(runs):

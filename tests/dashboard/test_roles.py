@@ -71,7 +71,7 @@ def test_an_operator_pauses_resumes_and_withdraws_the_own_site(browser: Browser,
         tab.sign_in(study.service.token("site", "hospital-3"))
         press(tab, "Pause site")
         wait_until(lambda: condition() == "paused", "the pause")
-        tab.see("Pause site: the site is paused already")
+        tab.see("Off now. Pause site: the site is paused already")
         press(tab, "Resume site")
         wait_until(lambda: condition() == "active", "the return")
         tab.see("Resume site: the site is not paused")

@@ -105,6 +105,7 @@ def test_numbers_read_well() -> None:
     assert size(2_250_000_000) == "2.25 GB"
     assert ago(NOW - timedelta(minutes=5), NOW) == "5 min ago"
     assert expiry(NOW + timedelta(days=12), NOW) == "2026-03-13, in 12 days"
+    assert expiry(NOW + timedelta(days=1), NOW) == "2026-03-02, in 1 day"
     assert expiry(NOW - timedelta(days=1), NOW) == "2026-02-28, expired"
 
 
@@ -142,7 +143,7 @@ def test_each_control_says_why_it_is_off() -> None:
     assert why_off(running.model_copy(update={"pausing": True}), "pause", LEAD) == (
         "it pauses as soon as the open round is committed"
     )
-    assert why_off(a_run(state="failed", actions=()), "stop", LEAD) == "the run is failed"
+    assert why_off(a_run(state="failed", actions=()), "stop", LEAD) == "the run has failed"
     assert why_off(a_run(), "resume", LEAD, lost=True) == "the coordinator does not answer"
     viewer, operator = LEAD.model_copy(update={"role": "viewer"}), LEAD.model_copy(update={"role": "site"})
     assert why_off(a_run(), "resume", viewer) == "your token may read only"
@@ -196,6 +197,7 @@ def test_a_slow_site_and_a_waiting_run_are_pointed_out() -> None:
         "**b** is slow in **a run**: 3 h 0 min left in this round"
     ]
     assert left(a_run(state="running", waiting="1 of 2 sites")) == "waiting: 1 of 2 sites"
+    assert [left(a_run(state=state)) for state in ("completed", "stopped")] == ["finished", "stopped"]
 
 
 def test_words_from_elsewhere_become_no_mark_up() -> None:
