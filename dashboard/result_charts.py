@@ -11,6 +11,7 @@ from dashboard.words import METRICS, count, interval, number, spaced
 
 PATTERN = {"fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 9}
 ERROR = "#888888"
+SAMPLE = 400  # patches at most behind a histogram, as the site counts them
 
 
 def roc(curves: Sequence[Curve]) -> Chart:
@@ -205,6 +206,7 @@ def class_counts(sites: Sequence[RunSite], part: str) -> Chart:
     made = figure(
         traces, "site", "patches", barmode="stack", showlegend=True, legend_traceorder="normal", height=HEIGHT + 30
     )
+    made.update_yaxes(tickformat=",")
     columns: dict[str, Column] = {
         "site": list(counts),
         **{name: [own.get(name) for own in counts.values()] for name in classes},

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from app import glance
 from app.schemas import (
     ClassResult,
     ComparedRun,
@@ -18,8 +19,8 @@ from app.schemas import (
     StudyLine,
 )
 from dashboard.charts import drift_map, timeline
-from dashboard.result_charts import bars, class_counts, confusion, histogram, roc
-from dashboard.study_charts import study_chart
+from dashboard.result_charts import SAMPLE, bars, class_counts, confusion, histogram, roc
+from dashboard.study_charts import diverged, study_chart, varies
 
 NONE = Metric(value=None, low=None, high=None)
 
@@ -128,6 +129,8 @@ def test_a_study_at_one_place_is_a_dot_a_row() -> None:
     (dots,) = study_chart(without_value(a_study((1.0,)), 1), "accuracy").figure.data
     assert list(dots.y) == ["fedavg", "scaffold (diverged)"]
     assert list(dots.x) == [0.5, None]
+    assert [varies(a_study(skews)) for skews in ((1.0,), (0.5, 1.0))] == [False, True]
+    assert diverged(without_value(a_study((1.0,)), 1))
 
 
 def test_numbers_in_the_confusion_matrix_are_read_on_light_and_on_dark_cells() -> None:
@@ -154,6 +157,7 @@ def test_withheld_counts_have_no_bar() -> None:
     )  # fmt: skip
     chart = class_counts([site], "train")
     assert [list(trace.y) for trace in chart.figure.data] == [[12], [None]]
+    assert SAMPLE == glance.SAMPLE
     assert histogram(site).csv() == "grey level,as trained on\n0.25,0.25\n0.75,0.75\n"
 
 
