@@ -47,6 +47,7 @@ def test_the_timeline_marks_who_was_left_out_and_why() -> None:
     heat, crosses = chart.figure.data
     assert [list(row) for row in heat.z] == [[3.5, 3.5], [3.5, None]]
     assert (heat.zmin, heat.zmax) == (0, 3.5)
+    assert chart.figure.layout.xaxis.dtick == 1  # no round 1.5
     assert (list(crosses.x), list(crosses.y), list(crosses.text)) == ([2], ["b"], ["late"])
     assert chart.csv().splitlines()[-1] == "2,b,False,,late"
 

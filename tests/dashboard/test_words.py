@@ -19,7 +19,7 @@ from app.schemas import (
     SiteCurves,
     SiteProgress,
 )
-from dashboard.charts import Line, loss_curve, metric_curves
+from dashboard.charts import PALETTE, Line, loss_curve, metric_curves
 from dashboard.growth import extended
 from dashboard.words import (
     CERTIFICATE_DAYS,
@@ -235,12 +235,13 @@ def test_a_chart_shows_and_saves_the_same_numbers() -> None:
 
 def test_the_training_loss_has_its_band_and_its_n() -> None:
     chart = loss_curve(some_curves(1, 2, ("a",)), per_site=True)
-    band, line, site_band, site_line = chart.figure.data
+    site_band, site_line, band, line = chart.figure.data
     assert (line.name, site_line.name) == ("mean of the sites (n = 200)", "a (n = 200)")
     assert list(line.y) == [1.0, 2.0]
     assert list(band.y) == list(site_band.y) == [1.25, 2.25, 1.5, 0.5]
     assert list(line.text) == [" (0.500 to 1.250)", " (1.500 to 2.250)"]
-    assert chart.csv().splitlines()[:2] == ["curve,round,value,low,high,n", "mean of the sites,1,1.0,0.5,1.25,100"]
+    assert chart.csv().splitlines()[:2] == ["curve,round,value,low,high,n", "a,1,1.0,0.5,1.25,100"]
+    assert site_line.line.color == PALETTE[0]  # as where each site has its own curve
 
 
 def test_a_loss_without_interval_has_no_band_and_says_why() -> None:
