@@ -136,18 +136,21 @@ def test_a_study_at_one_place_is_a_dot_a_row() -> None:
 
 def test_numbers_in_the_confusion_matrix_are_read_on_light_and_on_dark_cells() -> None:
     classes = tuple(
-        ClassResult(name=name, n=10, auc=NONE, pr_auc=NONE, sensitivity=NONE, specificity=NONE) for name in "ab"
+        ClassResult(name=name, n=10, auc=NONE, pr_auc=NONE, sensitivity=NONE, specificity=NONE)
+        for name in ("a", "b_c")
     )
     results = Results(
         run="1", round=1, which="best", headline=headline(0.5), n=20, threshold=None, classes=classes, sites={},
         confusion=((9, 1), (4, 6)), calibration_error=None, calibration=(), one_vs_rest=(), one_vs_one=(),
     )  # fmt: skip
-    numbers = confusion(results).figure.data[1]
+    made = confusion(results).figure
+    assert list(made.layout.xaxis.ticktext) == ["a", "b<br>c"]
+    numbers = made.data[1]
     assert list(zip(numbers.y, numbers.x, numbers.text, numbers.textfont.color, strict=True)) == [
         ("a", "a", "9", "black"),
-        ("a", "b", "1", "white"),
-        ("b", "a", "4", "white"),
-        ("b", "b", "6", "black"),
+        ("a", "b c", "1", "white"),
+        ("b c", "a", "4", "white"),
+        ("b c", "b c", "6", "black"),
     ]
 
 
