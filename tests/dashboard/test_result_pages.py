@@ -211,6 +211,7 @@ def test_stores_that_nobody_named_do_not_become_synthetic_data(lead: Screen, stu
 def test_the_audit_page_shows_the_chain_and_filters_it(lead: Screen, study: Study) -> None:
     lead.open("Audit")
     lead.see("The chain holds")
+    lead.see("algorithm: bn-scaffold-std, batch: 8, data: synthetic")
     lead.page.get_by_label("Did", exact=True).fill("site.enrol")
     lead.page.get_by_label("Did", exact=True).press("Enter")
     with study.service.client() as client:
