@@ -218,15 +218,15 @@ def left(run: Run) -> str:
 def loss_in_words(metrics: RunMetrics, steps: int) -> str:
     """What the training loss is, what its band is, or why there is none."""
     if any(low is not None for low in metrics.loss_low):
-        band = f"Band: 95 % interval of the mean over the {steps} steps of a round (Student's t). "
+        band = f"Band: 95 % interval of the mean over the {steps} steps of a round. "
     elif steps == 1:
         band = "No band: a round of a single step has no spread. "
     else:
         band = "No band: these rounds were trained before it was kept. "
-    n = "n: training patches seen in a round" + (
+    n = "n: training patches in a round" + (
         "; withheld where a site has less than a batch." if metrics.loss_n[-1] is None else "."
     )
-    return f"How far the model is from the right answers on training patches: it should fall. {band}{n}"
+    return f"Error on training patches: should fall. {band}{n}"
 
 
 def why_off(run: Run, action: Action, me: Me, lost: bool = False) -> str | None:

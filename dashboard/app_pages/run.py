@@ -85,9 +85,12 @@ def confirm_stop(run: str, name: str) -> None:
         f"**{verbatim(name)}** ends after the last committed round and cannot be resumed. The best and the last "
         "model are kept. To interrupt it only, press *Pause*."
     )
-    if st.button("Stop for good", type="primary", key="stop_for_good"):
+    with st.container(horizontal=True):
+        sure = st.button("Stop for good", type="primary", key="stop_for_good")
+        cancelled = st.button("Cancel", key="keep_run")
+    if sure:
         act(run, "stop")
-    if st.button("Cancel", key="keep_run"):
+    if cancelled:
         st.rerun()
 
 
@@ -160,9 +163,12 @@ def curves(run_id: str, metric: MetricName, rivals: tuple[str, ...], per_site: b
 def band_in_words(stride: int, lines: int, bands: bool) -> str:
     """What the shade around a curve is, and n."""
     whose = " of this run; the others' are left out for clarity" if lines > BANDS else ""
-    shade = f"Band: 95 % bootstrap interval{whose}. " if bands else ""
-    thinned = f" Every {stride}th round is drawn." if stride > 1 else ""
-    return f"{shade}n: test patches.{thinned}"
+    shade = f"Band: 95 % interval (bootstrap over the test patches){whose}. " if bands else ""
+    thinned = f" One round in {stride} is drawn." if stride > 1 else ""
+    return (
+        f"How well the model does on test patches, which it never trains on: should rise. {shade}"
+        f"n: test patches.{thinned}"
+    )
 
 
 def line_of(run: Run, metrics: RunMetrics, metric: MetricName, main: bool = False) -> Line:
@@ -212,8 +218,16 @@ def happenings(run_id: str) -> None:
     """The run's own log, the latest first."""
     events = api.happened(run_id)[::-1][:LINES]
     if events:
+        told = any(event.site for event in events)
         table(
-            [{"When": clock(event.at), "What": verbatim(event.text), "Site": event.site or ""} for event in events]
+            [
+                {
+                    "When": clock(event.at),
+                    "What": verbatim(event.text),
+                    **({"Site": event.site or ""} if told else {}),
+                }
+                for event in events
+            ]
         )
     else:
         st.caption("Nothing yet.")
@@ -224,15 +238,13 @@ def choose_rivals(run: Run) -> list[str]:
     runs = api.read(Coordinator.runs).items
     same = [other for other in runs if other.id != run.id and other.data_key and other.data_key == run.data_key]
     rivals = {other.id: label(other) for other in same if other.round}
-    if not rivals:
-        st.caption("There is no other run on the same data to compare with.")
-        return []
     return st.multiselect(
         "Against other runs on the same data",
         list(rivals),
         format_func=rivals.__getitem__,
         max_selections=RIVALS,
-        placeholder="choose runs",
+        placeholder="choose runs" if rivals else "there is none yet",
+        disabled=not rivals,
         key=f"rivals-{run.id}",
     )
 

@@ -249,9 +249,7 @@ def test_a_loss_without_interval_has_no_band_and_says_why() -> None:
     bare = known.model_copy(update={"loss_low": (None, None), "loss_high": (None, None), "loss_n": (None, None)})
     band, line = loss_curve(bare).figure.data
     assert (len(band.x), list(line.y), line.name) == (0, [1.0, 2.0], "mean of the sites")
-    assert "over the 10 steps of a round (Student's t). n: training patches seen in a round." in loss_in_words(
-        known, 10
-    )
+    assert "over the 10 steps of a round. n: training patches in a round." in loss_in_words(known, 10)
     assert "No band: a round of a single step has no spread." in loss_in_words(bare, 1)
     assert "No band: these rounds were trained before it was kept." in loss_in_words(bare, 10)
 
