@@ -55,7 +55,7 @@ def run_row(run: Run) -> None:
         with state:
             badge(run)
         bar.progress(min(1.0, run.round / run.settings.rounds), text=f"{progress(run)}, {left(run)}")
-        best.caption(f"Best AUC  \n**{interval(run.best.auc_ovo if run.best else None)}**")
+        best.caption(f"Best AUC (95 % interval)  \n**{interval(run.best.auc_ovo if run.best else None)}**")
 
 
 @api.live
@@ -70,6 +70,8 @@ def sites_list() -> None:
         return
     names = {run.id: run.name for run in read_runs()}
     table([site_row(site, names) for site in sites])
+    if any(site.simulated for site in sites):
+        st.caption("Simulated: trains in the coordinator itself, so nobody connects and no certificate is needed.")
     ends = [f"{each.name} {expiry(each.expires)}" for each in own_certificates()]
     if ends:
         st.caption(f"The federation's own certificates end: {'; '.join(ends)}.")
