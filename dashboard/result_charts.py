@@ -56,7 +56,7 @@ def roc_line(curve: Curve, index: int) -> go.Scatter:
         y=curve.true_positive_rate,
         name=f"{spaced(curve.name)}: AUC {interval(curve.auc)}, n = {curve.positives:,} / {curve.negatives:,}",
         mode="lines",
-        line={"color": colour(index), "width": 2, "dash": DASHES[index // 8 % len(DASHES)]},
+        line={"color": colour(index), "width": 2, "dash": DASHES[index % len(DASHES)]},
         hovertemplate="%{x:.2f} / %{y:.2f}<extra>" + spaced(curve.name) + "</extra>",
     )
 

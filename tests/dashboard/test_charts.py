@@ -174,6 +174,7 @@ def test_a_roc_curve_says_its_area_and_both_counts() -> None:
         false_positive_rate=(0.0, 1.0),
         true_positive_rate=(0.0, 1.0),
     )
-    chart = roc([curve])
+    chart = roc([curve, curve])
+    assert [line.line.dash for line in chart.figure.data[1:]] == ["solid", "dash"]  # told apart without colour
     assert chart.figure.data[1].name == "mass: AUC 0.750 (0.500\xa0to\xa00.875), n = 3 / 1,200"
     assert chart.csv().splitlines()[2] == "mass,1.0,1.0,3,1200,0.75,0.5,0.875"
