@@ -89,7 +89,7 @@ def site_row(site: Site, runs: dict[str, str]) -> dict[str, str]:
         "Health": health(site),
         "Last seen": last_seen(site),
         "Certificate ends": expiry(site.certificate_expires),
-        "In runs": ", ".join(verbatim(runs.get(run, run)) for run in site.runs) or "none",
+        "Now in runs": ", ".join(verbatim(runs.get(run, run)) for run in site.runs) or "none",
     }
 
 
@@ -114,13 +114,17 @@ st.title("Overview")
 if leaving := api.asked_about("withdraw"):
     confirm_withdrawal(leaving)
 attention_first()
-runs_list()
-sites_list()
-if api.me().role == "coordinator":
-    left_half, right_half = st.columns(2)
-    with left_half:
-        enrol_site()
-    with right_half:
+role = api.me().role
+above, below = st.container(), st.container()
+with below if role == "site" else above:
+    runs_list()
+with above if role == "site" else below:  # an operator's own site comes first; drawn last, so no press is lost
+    sites_list()
+    if role == "coordinator":
+        left_half, right_half = st.columns(2)
+        with left_half:
+            enrol_site()
+        with right_half:
+            managed()
+    elif role == "site":
         managed()
-elif api.me().role == "site":
-    managed()

@@ -54,6 +54,8 @@ def test_an_operator_sees_the_own_site_alone(browser: Browser, study: Study) -> 
     with screen(browser, study.address) as tab:
         tab.sign_in(study.tokens["site"])
         tab.see_rows("hospital-1")
+        titles = tab.page.get_by_role("heading").all_inner_texts()
+        assert [title.split(" (")[0] for title in titles] == ["Overview", "Your site", "Runs"]
         open_run(tab, study.run)
         tab.open("Data")
         tab.see_rows("hospital-1", "hospital-1")
