@@ -33,7 +33,47 @@ def test_every_page_is_whole_and_accessible(browser: Browser, study: Study, role
             if title in CHARTS:
                 tab.plotted(CHARTS[title])
             assert tab.accessible() == [], title
+            assert unsaved(tab) == {}, title
             tab.healthy()
+
+
+def unsaved(tab: Screen) -> dict[str, int]:
+    """Formats in which some chart of the page cannot be saved, and how many charts."""
+    charts = tab.page.locator(".stMain [class*='st-key-chart-']")
+    missing = {
+        form: charts.count() - charts.get_by_role("button", name=form, exact=True).count()
+        for form in ("CSV", "PNG", "SVG")
+    }
+    return {form: number for form, number in missing.items() if number}
+
+
+def test_what_can_be_opened_is_accessible_too(browser: Browser, study: Study) -> None:
+    with study.service.client() as client:
+        run = client.create(SMALL.model_copy(update={"name": "opened run"}))
+        client.act(run.id, "step")
+        assert ended(client, run.id).round == 1
+    with screen(browser, study.address) as tab:
+        tab.sign_in(study.tokens["coordinator"])
+        open_run(tab, run)
+        tab.page.get_by_text("Each site by itself").click()
+        tab.page.get_by_text("What happened", exact=True).click()
+        tab.see("round 1 of 2 committed")
+        assert tab.accessible() == []
+        press(tab, "Stop")
+        tab.see("cannot be resumed")
+        assert tab.accessible() == []
+        press(tab, "Cancel")
+        tab.open("Results")
+        tab.page.get_by_text("Decide by a threshold").click()
+        tab.page.get_by_text("Each pair of classes").click()
+        tab.page.get_by_text("Model card", exact=True).click()
+        tab.see("Intended use and limits")
+        assert tab.accessible() == []
+        tab.open("New run")
+        tab.page.get_by_text("More settings", exact=True).click()
+        expect(tab.page.get_by_label("Momentum", exact=True)).to_be_visible()
+        assert tab.accessible() == []
+        tab.healthy()
 
 
 @pytest.mark.parametrize(
