@@ -25,7 +25,7 @@ GROWTH = 1000  # milliseconds within which a page that still grows has grown
 ROWS = {"centralized": "all data pooled", "fedavg": "plain averaging", "scaffold": "scaffold"}
 SETTINGS = RunSettings(  # long enough to learn something that is worth a look
     model="densenet-small",
-    rounds=40,
+    rounds=60,
     local_steps=10,
     batch=32,
     rate=0.1,
@@ -41,7 +41,7 @@ def federation(lead: Coordinator) -> Run:
         lead.enrol(site)
     for algorithm, name in ROWS.items():
         trained(lead, SETTINGS.model_copy(update={"algorithm": algorithm, "name": name}))
-    run = lead.create(SETTINGS.model_copy(update={"name": "two hospitals", "rounds": 60}))
+    run = lead.create(SETTINGS.model_copy(update={"name": "two hospitals"}))
     lead.act(run.id, "start")
     wait_until(lambda: lead.run(run.id).round >= 38, "enough rounds for a picture")
     return run
