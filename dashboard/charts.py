@@ -19,6 +19,7 @@ SCALE = "Viridis"  # uniform in lightness, also in print without colour
 PLOTLY = f"plotly-{get_plotlyjs_version()}.js"  # where the server has the script that draws
 HEIGHT = 340
 FEW = 40  # rounds that have room for dots and thick lines
+TICKS = 10  # rounds that have room for a number each
 BANDS = 3  # more of them hide each other
 LABELS = 40  # layers that can be named beside a map
 UNITS = {"statistics": "standard deviations", "gradient": "times the common pull"}
@@ -80,6 +81,12 @@ def figure(traces: Sequence[Any], x: str, y: str, height: int = HEIGHT, **layout
     return made.update_layout(**layout)
 
 
+def over_rounds(made: go.Figure, rounds: Sequence[int]) -> go.Figure:
+    """Only whole rounds on the axis, however few there are."""
+    few = not rounds or rounds[-1] - rounds[0] <= TICKS
+    return made.update_xaxes(dtick=1) if few else made
+
+
 def colour(index: int) -> str:
     """The colour of the n-th thing."""
     return PALETTE[index % len(PALETTE)]
@@ -100,6 +107,7 @@ def known(rounds: Sequence[int], values: Sequence[float | None]) -> tuple[list[i
 def metric_curves(metric: MetricName, lines: Sequence[Line], best: int | None = None) -> Chart:
     """A metric over rounds with 95 % bands, one line a run or a site."""
     made = figure(with_bands(lines), "round", METRICS[metric] + " (0 to 1)", showlegend=True)
+    over_rounds(made, sorted(number for line in lines for number in line.rounds))
     if best is not None:
         made.add_vline(
             x=best,
@@ -107,7 +115,7 @@ def metric_curves(metric: MetricName, lines: Sequence[Line], best: int | None = 
             line_width=1,
             line_color="#888888",  # seen on light and on dark ground
             annotation_text=f"best: round {best}",
-            annotation_position="top left",
+            annotation_position="bottom left",
         )
     return Chart(
         made, long_columns(lines), f"{METRICS[metric]} over rounds of {', '.join(line.name for line in lines)}"
@@ -177,11 +185,12 @@ def long_columns(lines: Sequence[Line]) -> dict[str, Column]:
 
 
 def loss_curve(metrics: RunMetrics, per_site: bool = False) -> Chart:
-    """Training loss over rounds with 95 % bands: the mean, and each site's if asked for."""
-    lines = [loss_line("mean of the sites", metrics.rounds, metrics, main=True)]
-    if per_site:
-        lines += [loss_line(name, metrics.rounds, site) for name, site in metrics.sites.items()]
+    """Training loss over rounds with 95 % bands; the mean comes behind the sites, which so keep their colours."""
+    sites = metrics.sites.items() if per_site else ()
+    lines = [loss_line(name, metrics.rounds, site) for name, site in sites]
+    lines.append(loss_line("mean of the sites", metrics.rounds, metrics, main=True))
     made = figure(with_bands(lines), "round", "training loss (cross-entropy, nats)", showlegend=True)
+    over_rounds(made, metrics.rounds)
     return Chart(made, long_columns(lines), "Training loss over rounds with its 95 % interval")
 
 
@@ -208,7 +217,7 @@ def timeline(rounds: Sequence[Round]) -> Chart:
         zmax=longest,  # zmin counts for Plotly only where there is a zmax
         xgap=1,
         ygap=3,
-        colorbar={"title": "seconds", "thickness": 12, "outlinewidth": 0},
+        colorbar={"title": "seconds", "thickness": 12, "outlinewidth": 0, "nticks": 3},
         hovertemplate="%{y}, round %{x}: %{z:.1f} s<extra></extra>",
     )
     crosses = go.Scatter(
@@ -222,6 +231,7 @@ def timeline(rounds: Sequence[Round]) -> Chart:
     )
     made = figure([heat, crosses], "round", "", height=100 + 34 * max(2, len(names)), margin_t=8)
     made.update_yaxes(type="category", categoryorder="array", categoryarray=names, autorange="reversed")
+    over_rounds(made, numbers)
     columns: dict[str, Column] = {
         "round": [number for number, _ in parts],
         "site": [part.site for _, part in parts],
@@ -257,7 +267,7 @@ def drift_map(drift: Drift, kind: str) -> Chart:
         },
         hovertemplate="%{y}<br>%{x}: %{z:.3f} " + unit + "<extra></extra>",
     )
-    made = figure([heat], "site", "layer, first to last", height=min(760, 160 + 14 * len(layers)))
+    made = figure([heat], "site", "layer, first to last", height=min(760, 160 + 14 * len(layers)), margin_t=8)
     every = -(-len(layers) // LABELS)
     shown = layers[::every]
     made.update_yaxes(autorange="reversed", tickfont={"size": 10}, type="category")
@@ -277,4 +287,5 @@ def drift_curve(drift: Drift, kind: str) -> Chart:
     unit = UNITS[kind]
     made = figure(traces, "round", f"mean over layers ({unit})", showlegend=True)
     made.update_yaxes(rangemode="tozero")
+    over_rounds(made, drift.rounds)
     return Chart(made, {"round": drift.rounds, **means}, f"Mean drift of {kind} over rounds by site")

@@ -10,7 +10,7 @@ import streamlit as st
 from app.schemas import Me, Preflight, WindowData
 from dashboard.api import POLL
 from dashboard.parts import draw, table
-from dashboard.result_charts import histogram
+from dashboard.result_charts import SAMPLE, histogram
 from dashboard.window import Window, WindowShut, window_of
 from dashboard.words import clock, count, spaced, style_in_words, verbatim
 from mammofed.errors import BadSetting
@@ -63,7 +63,7 @@ def how_to_get_it() -> None:
         "Your patches, their grey levels and the preflight report appear here when you run the dashboard on your "
         "site's own machine, beside its agent; they never pass through the coordinator."
     )
-    st.code(COMMAND, language="shell")
+    st.code(COMMAND, language="shell", wrap_lines=True)
 
 
 @st.fragment(run_every=POLL)
@@ -90,6 +90,7 @@ def show(seen: Seen) -> None:
     with left:
         st.subheader("Your grey levels")
         draw(histogram(seen.data), "own-histogram")
+        st.caption(f"n: at most {SAMPLE} training patches, spread evenly.")
     with right:
         st.subheader("Your patches")
         pictures(seen)

@@ -1,6 +1,6 @@
 """Charts, runs, metrics → what several pages show: a chart with its downloads, the choice of a run, badges."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -36,6 +36,7 @@ button:focus-visible { outline: 2px solid var(--st-primary-color); }
 """
 save_picture = component("mammofed_save_picture", html=SAVE_HTML, css=SAVE_CSS, js=SAVE_JS)
 NO_RUNS = "There is no run yet."
+LOST = "Off now: the coordinator does not answer."
 
 
 def draw(chart: Chart, key: str) -> None:
@@ -109,6 +110,14 @@ def choose_run(fits: Callable[[Run], bool] = lambda run: True) -> Run | None:
     return runs[chosen]
 
 
+def alike(runs: Iterable[Run]) -> list[str]:
+    """The newest runs that share their data with another one, by their ids."""
+    groups: dict[str | None, list[str]] = {}
+    for run in runs:
+        groups.setdefault(run.data_key, []).append(run.id)
+    return next((names for names in groups.values() if len(names) > 1), [])
+
+
 def older(name: str, fits: Callable[[Run], bool]) -> dict[str, Run]:
     """A run that is not among the newest, if there is one of that name and it fits."""
     try:
@@ -124,13 +133,24 @@ def older(name: str, fits: Callable[[Run], bool]) -> dict[str, Run]:
     return {run.id: run}
 
 
-def headline(shown: Headline | None) -> None:
+def off_in_words(off: Mapping[str, str | None]) -> str:
+    """One line: which controls are off, by their labels, grouped by their reason."""
+    grouped: dict[str, list[str]] = {}
+    for control, why in off.items():
+        if why:
+            grouped.setdefault(why, []).append(control)
+    return (
+        "Off now. " + " · ".join(f"{', '.join(names)}: {why}" for why, names in grouped.items()) if grouped else ""
+    )
+
+
+def headline(shown: Headline) -> None:
     """The three numbers that a model is judged by, large, each with its interval."""
     for column, name in zip(st.columns(3), METRICS, strict=True):
-        metric = getattr(shown, name) if shown else None
+        metric = getattr(shown, name)
         column.metric(
             METRICS[name],
-            number(metric.value if metric else None),
+            number(metric.value),
             bounds(metric),
             delta_color="off",
             delta_arrow="off",

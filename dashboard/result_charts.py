@@ -11,6 +11,7 @@ from dashboard.words import METRICS, count, interval, number, spaced
 
 PATTERN = {"fillmode": "overlay", "fgcolor": "white", "fgopacity": 0.45, "size": 9}
 ERROR = "#888888"
+SAMPLE = 400  # patches at most behind a histogram, as the site counts them
 
 
 def roc(curves: Sequence[Curve]) -> Chart:
@@ -24,9 +25,9 @@ def roc(curves: Sequence[Curve]) -> Chart:
         hoverinfo="skip",
     )
     traces = [chance, *(roc_line(curve, index) for index, curve in enumerate(curves))]
-    below = {"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0}
+    below = {"orientation": "h", "yanchor": "top", "y": -0.14, "x": 0}
     x, y = "false positive rate (1 − specificity)", "true positive rate (sensitivity)"
-    made = figure(traces, x, y, height=400 + 24 * len(curves), legend=below)
+    made = figure(traces, x, y, height=560 + 24 * len(curves), legend=below)
     made.update_xaxes(range=[0, 1])
     made.update_yaxes(range=[0, 1.01])
     points = [
@@ -55,7 +56,7 @@ def roc_line(curve: Curve, index: int) -> go.Scatter:
         y=curve.true_positive_rate,
         name=f"{spaced(curve.name)}: AUC {interval(curve.auc)}, n = {curve.positives:,} / {curve.negatives:,}",
         mode="lines",
-        line={"color": colour(index), "width": 2, "dash": DASHES[index // 8 % len(DASHES)]},
+        line={"color": colour(index), "width": 2, "dash": DASHES[index % len(DASHES)]},
         hovertemplate="%{x:.2f} / %{y:.2f}<extra>" + spaced(curve.name) + "</extra>",
     )
 
@@ -73,7 +74,7 @@ def confusion(results: Results) -> Chart:
         zmin=0,
         zmax=1,
         colorbar={
-            "title": {"text": "share of the true class", "side": "right"},
+            "tickformat": ".0%",
             "thickness": 12,
             "outlinewidth": 0,
         },
@@ -89,8 +90,10 @@ def confusion(results: Results) -> Chart:
         showlegend=False,
     )
     x = f"named by the model (n = {count(results.n)} patches)"
-    made = figure([heat, numbers], x, "true class", height=400)
-    made.update_xaxes(range=[-0.5, len(names) - 0.5])
+    made = figure([heat, numbers], x, "true class", margin_t=8)
+    broken = [name.replace(" ", "<br>") for name in names]  # short enough to stand upright
+    made.update_xaxes(range=[-0.5, len(names) - 0.5], tickvals=names, ticktext=broken, tickangle=0)
+    made.update_layout(xaxis_tickfont_size=10, yaxis_tickfont_size=10)
     made.update_yaxes(range=[len(names) - 0.5, -0.5])
     columns: dict[str, Column] = {
         "true class": names,
@@ -117,11 +120,11 @@ def calibration(results: Results) -> Chart:
         text=[f"n = {each.n:,}" for each in bins],
         mode="markers",
         marker={"size": [6 + 22 * (each.n / max(1, results.n or 0)) ** 0.5 for each in bins], "color": colour(0)},
-        name="this model (larger dot: more patches)",
+        name="this model",
         hovertemplate="sure by %{x:.2f}, right in %{y:.2f}<br>%{text}<extra></extra>",
     )
-    x = f"how sure the model is (its highest score; n = {count(results.n)} patches)"
-    made = figure([ideal, dots], x, "how often it is right, with 95 % interval", height=400)
+    x = f"how sure it is (highest score; n = {count(results.n)} patches)"
+    made = figure([ideal, dots], x, "how often it is right, 95 % interval")
     made.update_xaxes(range=[0, 1])
     made.update_yaxes(range=[0, 1.02])
     columns: dict[str, Column] = {
@@ -205,6 +208,7 @@ def class_counts(sites: Sequence[RunSite], part: str) -> Chart:
     made = figure(
         traces, "site", "patches", barmode="stack", showlegend=True, legend_traceorder="normal", height=HEIGHT + 30
     )
+    made.update_yaxes(tickformat=",")
     columns: dict[str, Column] = {
         "site": list(counts),
         **{name: [own.get(name) for own in counts.values()] for name in classes},

@@ -14,25 +14,26 @@ SOURCES = {"synthetic": "Synthetic hospitals", "mnist": "MNIST digits", "stores"
 
 
 def training_fields(base: RunSettings, key: str) -> dict[str, Any]:
-    """What is trained, and how long."""
+    """What is trained."""
     name = st.text_input("Name", base.name, max_chars=120, placeholder="as the algorithm", key=f"{key}-name")
     algorithm = choose_algorithm(base, key)
     models = {row.name: row for row in api.read(Coordinator.models)}
     model = st.selectbox("Model", list(models), index=place(list(models), base.model), key=f"{key}-model")
     st.caption(f"{models[model].explained} {models[model].parameters:,} parameters, {size(models[model].bytes)}.")
-    left, right = st.columns(2)
-    rounds = left.number_input("Rounds", 1, 100_000, base.rounds, key=f"{key}-rounds")
-    steps = right.number_input("Local steps in a round (E)", 1, 100_000, base.local_steps, key=f"{key}-steps")
-    batch = left.number_input("Patches in a step, at each site", 2, 65_536, base.batch, key=f"{key}-batch")
-    rate = right.number_input("Learning rate (γ)", 1e-6, 100.0, base.rate, format="%g", key=f"{key}-rate")
+    return {"name": name, "algorithm": algorithm, "model": model}
+
+
+def length_fields(base: RunSettings, key: str) -> dict[str, Any]:
+    """How long, and in what steps."""
+    with st.container(key="length"):
+        one, two, three, four = st.columns(4)
     return {
-        "name": name,
-        "algorithm": algorithm,
-        "model": model,
-        "rounds": rounds,
-        "local_steps": steps,
-        "batch": batch,
-        "rate": rate,
+        "rounds": one.number_input("Rounds", 1, 100_000, base.rounds, key=f"{key}-rounds"),
+        "local_steps": two.number_input(
+            "Local steps in a round (E)", 1, 100_000, base.local_steps, key=f"{key}-steps"
+        ),
+        "batch": three.number_input("Patches in a step, at each site", 2, 65_536, base.batch, key=f"{key}-batch"),
+        "rate": four.number_input("Learning rate (γ)", 1e-6, 100.0, base.rate, format="%g", key=f"{key}-rate"),
     }
 
 
@@ -86,7 +87,15 @@ def generated(base: RunSettings, key: str, source: str) -> dict[str, Any]:
     """Synthetic or MNIST sites: how many, and how different."""
     left, right = st.columns(2)
     sites = left.number_input("Sites", 1, 64, base.data.sites, key=f"{key}-n-sites")
-    skew = right.slider("How different the sites are (p)", 0.0, 1.0, base.data.skew, 0.05, key=f"{key}-skew")
+    skew = right.slider(
+        "How different the sites are (p)",
+        0.0,
+        1.0,
+        base.data.skew,
+        0.05,
+        key=f"{key}-skew",
+        help="0: all alike. 1: each has a style, or digits, of its own.",
+    )
     fields: dict[str, Any] = {"data": source, "sites": sites, "skew": skew}
     if source == "mnist":
         return {
@@ -115,10 +124,20 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
     one, two, three = st.columns(3)
     metrics = list(METRICS)
     quorum = two.number_input(
-        "Quorum: sites that a round needs (0: all)", 0, 64, base.quorum or 0, key=f"{key}-quorum"
+        "Quorum: sites that a round needs (0: all)",
+        0,
+        64,
+        base.quorum or 0,
+        key=f"{key}-quorum",
+        help="With so many sites a round goes on without the others; with fewer the run waits.",
     )
     frozen = three.number_input(
-        "T* of fixbn, iterations (0: half of all)", 0, 10_000_000, base.freeze_from or 0, key=f"{key}-freeze"
+        "T* of fixbn, iterations (0: half of all)",
+        0,
+        10_000_000,
+        base.freeze_from or 0,
+        key=f"{key}-freeze",
+        help="From this step on fixbn keeps its batch-norm statistics as they are. No other algorithm uses it.",
     )
     precisions = ["fp32", "bf16", "fp16"]
     return {
@@ -129,10 +148,22 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
             "Evaluate every so many rounds", 1, 100_000, base.evaluate_every, key=f"{key}-every"
         ),
         "deadline": two.number_input(
-            "Deadline of a round, seconds", 0.001, 1e7, base.deadline, format="%g", key=f"{key}-deadline"
+            "Deadline of a round, seconds",
+            0.001,
+            1e7,
+            base.deadline,
+            format="%g",
+            key=f"{key}-deadline",
+            help="A site that has not answered by then is left out of the round and may come back in the next.",
         ),
         "variance_floor": three.number_input(
-            "σ² floor of bn-scaffold", 1e-9, 1e6, base.variance_floor, format="%g", key=f"{key}-floor"
+            "σ² floor of bn-scaffold",
+            1e-9,
+            1e6,
+            base.variance_floor,
+            format="%g",
+            key=f"{key}-floor",
+            help="Variances below it count as it in the correction, so that no division blows up.",
         ),
         "schedule": one.text_input(
             "Schedule of the rate",
@@ -140,7 +171,14 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
             key=f"{key}-schedule",
             help="constant, step:EVERY:FACTOR or multi-step:AT,AT:FACTOR",
         ),
-        "warmup": two.number_input("Warm-up, iterations", 0, 10_000_000, base.warmup, key=f"{key}-warmup"),
+        "warmup": two.number_input(
+            "Warm-up, iterations",
+            0,
+            10_000_000,
+            base.warmup,
+            key=f"{key}-warmup",
+            help="Steps over which the learning rate rises from 0 to its value.",
+        ),
         "momentum": three.number_input("Momentum", 0.0, 0.999, base.momentum, format="%g", key=f"{key}-momentum"),
         "selection": one.selectbox(
             "Best model is best in",
@@ -154,7 +192,14 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
             "Precision", precisions, index=place(precisions, base.precision), key=f"{key}-precision"
         ),
         "threads": one.number_input("Threads at each site", 1, 256, base.threads, key=f"{key}-threads"),
-        "resamples": two.number_input("Bootstrap resamples", 100, 100_000, base.resamples, key=f"{key}-resamples"),
+        "resamples": two.number_input(
+            "Bootstrap resamples",
+            100,
+            100_000,
+            base.resamples,
+            key=f"{key}-resamples",
+            help="How often the test patches are drawn anew for an interval: more is finer and slower.",
+        ),
     }
 
 

@@ -5,6 +5,7 @@ import streamlit as st
 from app.client import Coordinator
 from app.schemas import Site
 from dashboard import api
+from dashboard.parts import LOST, off_in_words
 from dashboard.words import clock
 
 ACTIONS = {  # label, icon, what it does
@@ -31,7 +32,7 @@ def manage_site(sites: tuple[Site, ...]) -> None:
     """Pause, resume or withdraw a site."""
     if not sites:
         return
-    with st.container(border=True, key="manage-site"):
+    with st.container(border=True, height="stretch", key="manage-site"):
         names = {site.name: site for site in sites}
         st.markdown(f"**Take {'a site' if len(names) > 1 else sites[0].name} out, or in again**")
         site = names[st.selectbox("Site", list(names), key="managed_site")] if len(names) > 1 else sites[0]
@@ -44,9 +45,7 @@ def manage_site(sites: tuple[Site, ...]) -> None:
                 elif pressed:
                     api.change(Coordinator.act_on_site, site.name, action)
                     st.rerun()
-        reasons = [f"{ACTIONS[action][0]}: {why}" for action, why in off.items() if why]
-        if reasons:
-            st.caption("Off now. " + " · ".join(reasons))
+        st.caption(off_in_words({ACTIONS[action][0]: why for action, why in off.items()}))
         if refusal := api.refused():
             st.error(refusal)
 
@@ -58,22 +57,26 @@ def confirm_withdrawal(name: str) -> None:
         f"**{name}** leaves all runs and its token ends. What it has contributed to committed rounds stays in the "
         "model. This cannot be undone: to come back, the site is enrolled anew."
     )
-    if st.button("Withdraw for good", type="primary", key="withdraw_for_good"):
+    with st.container(horizontal=True):
+        sure = st.button("Withdraw for good", type="primary", key="withdraw_for_good")
+        cancelled = st.button("Cancel", key="keep_site")
+    if sure:
         api.change(Coordinator.act_on_site, name, "withdraw")
-        st.rerun()
-    if st.button("Cancel", key="keep_site"):
+    if sure or cancelled:
         st.rerun()
 
 
 def enrol_site() -> None:
     """Invite a site: a one-time token that is shown once."""
-    with st.form("enrol", clear_on_submit=True):
+    with st.form("enrol", clear_on_submit=True, height="stretch"):
         st.markdown("**Invite a site**")
         name = st.text_input(
             "Name of the site", placeholder="hospital-5", help="Small letters, digits and hyphens."
         )
         if st.form_submit_button("Enrol", icon=":material/add:", disabled=api.lost() is not None) and name:
             st.session_state["enrolled"] = api.change(Coordinator.enrol, name.strip())
+        if api.lost():
+            st.caption(LOST)
         enrolled = st.session_state.pop("enrolled", None)
         if enrolled:
             st.success(f"{enrolled.site.name} is enrolled. Give its operator this one-time token, shown once:")

@@ -23,12 +23,21 @@ def varied(lines: Sequence[StudyLine]) -> str:
     return "local_steps" if len(steps) > len(skews) else "skew"
 
 
+def varies(study: Study) -> bool:
+    """Whether the study has several places, not a single p and number of steps."""
+    return len({(line.skew, line.local_steps) for line in study.lines}) > 1
+
+
+def diverged(study: Study) -> bool:
+    """Whether some row has come to no result."""
+    return any(line.headline.auc_ovo.value is None for line in study.lines)
+
+
 def study_chart(study: Study, metric: MetricName) -> Chart:
     """A dot a row where the study has a single place; else a line an algorithm, and one for each other setting."""
     against = varied(study.lines)
     lines = sorted(study.lines, key=lambda line: (line.algorithm, line.skew, line.local_steps))
-    single = len({getattr(line, against) for line in lines}) == 1
-    made = at_one_place(lines, metric) if single else over_places(lines, metric, against)
+    made = over_places(lines, metric, against) if varies(study) else at_one_place(lines, metric)
     return Chart(
         made, columns_of(lines, metric), f"{METRICS[metric]} against {against} in the study {study.title}"
     )

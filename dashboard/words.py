@@ -91,6 +91,11 @@ def count(value: int | None) -> str:
     return WITHHELD if value is None else f"{value:,}"
 
 
+def several(number: int, noun: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def patches(shown: Headline | None) -> str:
     """`n = 2,000 test patches`, or nothing where nobody told."""
     return f"n = {shown.n:,} test patches" if shown and shown.n is not None else ""
@@ -207,21 +212,21 @@ def left(run: Run) -> str:
             if run.seconds_left is not None
             else "time left: not known yet"
         )
-    return {"draft": "not started", "paused": "paused", "failed": "failed"}.get(run.state, "finished")
+    return {"draft": "not started", "completed": "finished"}.get(run.state, run.state)
 
 
 def loss_in_words(metrics: RunMetrics, steps: int) -> str:
     """What the training loss is, what its band is, or why there is none."""
     if any(low is not None for low in metrics.loss_low):
-        band = f"Band: 95 % interval of the mean over the {steps} steps of a round (Student's t). "
+        band = f"Band: 95 % interval of the mean over the {steps} steps of a round. "
     elif steps == 1:
         band = "No band: a round of a single step has no spread. "
     else:
         band = "No band: these rounds were trained before it was kept. "
-    n = "n: training patches seen in a round" + (
+    n = "n: training patches in a round" + (
         "; withheld where a site has less than a batch." if metrics.loss_n[-1] is None else "."
     )
-    return f"How far the model is from the right answers on training patches: it should fall. {band}{n}"
+    return f"Error on training patches: should fall. {band}{n}"
 
 
 def why_off(run: Run, action: Action, me: Me, lost: bool = False) -> str | None:
@@ -240,7 +245,7 @@ def why_off(run: Run, action: Action, me: Me, lost: bool = False) -> str | None:
 def off_in_state(run: Run, action: Action) -> str:
     """Why a run in its present state does not take an action."""
     if run.state in ENDED:
-        return f"the run is {run.state}"
+        return "the run has failed" if run.state == "failed" else f"the run is {run.state}"
     if run.pausing and action in ("pause", "resume", "step"):
         return "it pauses as soon as the open round is committed"
     if action == "start":
@@ -282,7 +287,7 @@ def expiry(moment: datetime | None, now: datetime | None = None) -> str:
         return WITHHELD
     days = (aware(moment) - (now or datetime.now(UTC))) / timedelta(days=1)
     when = f"{aware(moment):%Y-%m-%d}"
-    return f"{when}, expired" if days < 0 else f"{when}, in {days:.0f} days"
+    return f"{when}, expired" if days < 0 else f"{when}, in {several(round(days), 'day')}"
 
 
 def attention(

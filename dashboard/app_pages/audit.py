@@ -26,7 +26,8 @@ def verdict() -> None:
     check = api.read(Coordinator.verify_audit)
     if check.intact:
         st.success(
-            f"The chain holds: {check.entries:,} entries, none changed or missing.", icon=":material/verified:"
+            f"The chain holds: of {check.entries:,} entries none was changed or is missing.",
+            icon=":material/verified:",
         )
     else:
         st.error(f"The chain is broken at entry {check.broken_at}: {check.why}", icon=":material/gpp_bad:")
@@ -46,12 +47,15 @@ def row(entry: AuditEntry) -> dict[str, str]:
 
 
 def in_words(detail: dict[str, object]) -> str:
-    """`rounds: 40, model: densenet121`; what is nested stays as it was written."""
-    plain = {
-        name.replace("_", " "): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in detail.items()
-    }
-    return ", ".join(f"{name}: {value}" for name, value in plain.items())
+    """`rounds: 40, model: densenet121`; what is nested comes in its place, what is empty is left out."""
+    parts = []
+    for name, value in detail.items():
+        if isinstance(value, dict):
+            parts.append(in_words(value))
+        elif value not in (None, "", []):
+            plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            parts.append(f"{name.replace('_', ' ')}: {plain}")
+    return ", ".join(filter(None, parts))
 
 
 def shortened(full: dict[str, str]) -> dict[str, str]:
@@ -89,7 +93,7 @@ def page_of(wanted: dict[str, str | None]) -> tuple[AuditEntry, ...]:
         if st.button("Older", disabled=page.next is None, icon=":material/chevron_right:"):
             st.session_state[place] = page.next
             st.rerun()
-        st.caption(f"{page.total:,} entries")
+        st.caption(f"{page.total:,} {'entry' if page.total == 1 else 'entries'}")
     return page.items
 
 

@@ -5,9 +5,9 @@ import streamlit as st
 from app.client import Coordinator
 from app.schemas import ComparedRun, Comparison, MetricName, Study
 from dashboard import api
-from dashboard.parts import choose_metric, draw, label, table
+from dashboard.parts import alike, choose_metric, draw, label, table
 from dashboard.result_charts import bars
-from dashboard.study_charts import study_chart
+from dashboard.study_charts import diverged, study_chart, varies
 from dashboard.words import METRICS, count, interval, p_value, share, verbatim
 
 MOST = 10
@@ -51,12 +51,10 @@ def runs_side_by_side(metric: MetricName) -> None:
     if len(runs) < 2:
         st.info("Two evaluated runs are needed for a comparison.", icon=":material/science:")
         return
-    first = next(iter(runs.values()))
-    alike = [name for name, run in runs.items() if run.data_key == first.data_key][:MOST]
     names = st.multiselect(
         "Runs",
         list(runs),
-        default=alike,
+        default=alike(runs.values())[:MOST],
         format_func=lambda name: label(runs[name]),
         max_selections=MOST,
         key="compared",
@@ -74,18 +72,19 @@ def study_lines(study: Study, metric: MetricName) -> None:
     """A metric against how different the sites are, or against local steps; at a single place, row by row."""
     draw(study_chart(study, metric), "study")
     seeds = sorted({line.seeds for line in study.lines if line.seeds})  # none where a row diverged
-    over = f"{' to '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
+    over = "One seed" if seeds == [1] else f"Mean over {' to '.join(map(str, seeds))} seeds"
     numbers = sorted({line.headline.n for line in study.lines if line.headline.n is not None})
     of = f", n = {' to '.join(f'{n:,}' for n in numbers)} test patches" if numbers else ""
     first = study.lines[0]
-    several = len({(line.skew, line.local_steps) for line in study.lines}) > 1
     st.caption(
-        f"Mean over {over}{of}; bars are 95 % intervals. "
+        f"{over}{of}; bars are 95 % intervals. "
         + (
             "Algorithms whose line stays flat bear different sites best."
-            if several
-            else f"All at p = {first.skew:g}, E = {first.local_steps} local steps. A row without a dot diverged."
+            if varies(study)
+            else f"All at p = {first.skew:g} (how different the sites are, 0 to 1) and {first.local_steps} local "
+            "steps in a round."
         )
+        + (" Diverged: the training broke down, its numbers grew beyond all bounds." if diverged(study) else "")
     )
 
 
@@ -95,7 +94,8 @@ def studies_shown(metric: MetricName) -> None:
     if not studies:
         st.caption("No study yet: `mammofed study` makes one.")
         return
-    study_lines(studies[st.selectbox("Study", list(studies), key="study")], metric)
+    telling = next((at for at, study in enumerate(studies.values()) if varies(study)), 0)
+    study_lines(studies[st.selectbox("Study", list(studies), index=telling, key="study")], metric)
 
 
 st.title("Compare")

@@ -7,7 +7,7 @@ from app.schemas import Run, RunSite
 from dashboard import api
 from dashboard.own_site import own_site
 from dashboard.parts import NO_RUNS, choose_run, draw, table
-from dashboard.result_charts import class_counts, histogram
+from dashboard.result_charts import SAMPLE, class_counts, histogram
 from dashboard.words import ENDED, WITHHELD, count, spaced, style_in_words, verbatim
 
 PARTS = {"train": "Training", "test": "Test"}
@@ -18,7 +18,7 @@ def counts(sites: tuple[RunSite, ...]) -> None:
     st.subheader("Patches by class")
     part = (
         st.segmented_control(
-            "Part", list(PARTS), default="train", format_func=PARTS.__getitem__, key="part", required=True
+            "Used for", list(PARTS), default="train", format_func=PARTS.__getitem__, key="part", required=True
         )
         or "train"
     )
@@ -39,7 +39,10 @@ def counts(sites: tuple[RunSite, ...]) -> None:
             for site in sites
         ]
     )
-    st.caption(f"{WITHHELD} is a count that the site withholds: too small, or zero; both look alike on purpose.")
+    st.caption(
+        "Style: how a scanner's grey levels become those of the picture (LUT: look-up table). "
+        f"{WITHHELD}: a count that the site withholds, too small or zero; both look alike on purpose."
+    )
 
 
 def vendors(site: RunSite) -> str:
@@ -57,15 +60,16 @@ def one_site(run: str, site: RunSite) -> None:
         else:
             draw(histogram(site), "histogram")
             st.caption(
-                f"Style: {verbatim(style_in_words(site.style))}. Sites whose curves differ much need an algorithm "
-                "that can bear it."
+                f"Style: {verbatim(style_in_words(site.style))}. n: at most {SAMPLE} training patches, spread "
+                "evenly. Sites whose curves differ much need an algorithm that can bear it."
             )
     with right:
         st.subheader("Example patches")
         if site.has_gallery:
+            rows = ", ".join(spaced(name) for name in site.train)
             st.image(
                 api.read(Coordinator.gallery, run, site.site),
-                caption="Synthetic patches by class; no patient.",
+                caption=f"Synthetic, no patient. One row a class, from the top: {rows}.",
                 alt=f"Synthetic patches of {site.site} by class",
                 width="stretch",
             )

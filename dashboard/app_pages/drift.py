@@ -30,18 +30,19 @@ def has_values(drift: Drift, kind: str) -> bool:
 def shown(drift: Drift, kind: str) -> None:
     """The map, its course over rounds, and the words."""
     st.subheader(TITLES[kind])
-    st.write(MEANING[kind])
-    if not has_values(drift, kind):
-        st.info("The algorithm of this run does not measure it.", icon=":material/info:")
-        return
-    wide, narrow = st.columns([3, 2], gap="large")
-    with wide:
-        draw(drift_map(drift, kind), f"drift-{kind}")
+    narrow, wide = st.columns([2, 3], gap="medium")
     with narrow:
+        st.write(MEANING[kind])
+        if not has_values(drift, kind):
+            st.info("The algorithm of this run does not measure it.", icon=":material/info:")
+            return
         draw(drift_curve(drift, kind), f"drift-mean-{kind}")
         st.caption(
-            "The mean over all layers. A falling line: the sites grow together. A rising one: they drift apart."
+            f"Mean over n = {len(drift.layers)} layers. A falling line: the sites grow together. A rising one: "
+            "they drift apart."
         )
+    with wide:
+        draw(drift_map(drift, kind), f"drift-{kind}")
 
 
 def look(run: str) -> Drift:

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from app.client import Coordinator
 from app.schemas import DataSettings, Estimate, Preset, RunSettings
 from dashboard import api
-from dashboard.run_form import advanced_fields, data_fields, training_fields
+from dashboard.parts import LOST
+from dashboard.run_form import advanced_fields, data_fields, length_fields, training_fields
 from dashboard.words import duration, size
 
 
@@ -29,11 +30,13 @@ def filled_in(preset: Preset) -> dict[str, Any]:
     base = preset.settings
     left, right = st.columns(2, gap="large")
     with left:
-        st.subheader("Training")
+        st.subheader("Model and algorithm")
         fields = training_fields(base, preset.name)
     with right:
         st.subheader("Data and sites")
         fields |= data_fields(base, preset.name)
+    st.subheader("Training")
+    fields |= length_fields(base, preset.name)
     with st.expander("More settings"):
         fields |= advanced_fields(base, preset.name)
     return {**base.model_dump(), **fields}
@@ -112,6 +115,6 @@ if settings is not None:
         now = st.button("Create and start", type="primary", icon=":material/play_arrow:", disabled=off)
         later = st.button("Create as a draft", icon=":material/edit_note:", disabled=off)
     if off:
-        st.caption("Off now: the coordinator does not answer.")
+        st.caption(LOST)
     if now or later:
         create(settings, start=now)

@@ -7,7 +7,7 @@ from app.schemas import Certificate, Run, Site
 from dashboard import api
 from dashboard.parts import badge, label, table
 from dashboard.site_controls import confirm_withdrawal, enrol_site, manage_site
-from dashboard.words import attention, expiry, health, interval, last_seen, left, progress, verbatim
+from dashboard.words import attention, expiry, health, interval, last_seen, left, progress, several, verbatim
 
 SHOWN = 8  # runs on the page before "all runs"
 
@@ -36,8 +36,7 @@ def runs_list() -> None:
     for run in runs[:SHOWN]:
         run_row(run)
     if len(runs) > SHOWN:
-        more = len(runs) - SHOWN
-        with st.expander(f"{more} more run{'' if more == 1 else 's'}"):
+        with st.expander(several(len(runs) - SHOWN, "more run")):
             for run in runs[SHOWN:]:
                 run_row(run)
             if total > len(runs):
@@ -56,7 +55,7 @@ def run_row(run: Run) -> None:
         with state:
             badge(run)
         bar.progress(min(1.0, run.round / run.settings.rounds), text=f"{progress(run)}, {left(run)}")
-        best.caption(f"Best AUC  \n**{interval(run.best.auc_ovo if run.best else None)}**")
+        best.caption(f"Best AUC (95 % interval)  \n**{interval(run.best.auc_ovo if run.best else None)}**")
 
 
 @api.live
@@ -71,6 +70,8 @@ def sites_list() -> None:
         return
     names = {run.id: run.name for run in read_runs()}
     table([site_row(site, names) for site in sites])
+    if any(site.simulated for site in sites):
+        st.caption("Simulated: trains in the coordinator itself, so nobody connects and no certificate is needed.")
     ends = [f"{each.name} {expiry(each.expires)}" for each in own_certificates()]
     if ends:
         st.caption(f"The federation's own certificates end: {'; '.join(ends)}.")
@@ -88,7 +89,7 @@ def site_row(site: Site, runs: dict[str, str]) -> dict[str, str]:
         "Health": health(site),
         "Last seen": last_seen(site),
         "Certificate ends": expiry(site.certificate_expires),
-        "In runs": ", ".join(verbatim(runs.get(run, run)) for run in site.runs) or "none",
+        "Now in runs": ", ".join(verbatim(runs.get(run, run)) for run in site.runs) or "none",
     }
 
 
@@ -113,13 +114,17 @@ st.title("Overview")
 if leaving := api.asked_about("withdraw"):
     confirm_withdrawal(leaving)
 attention_first()
-runs_list()
-sites_list()
-if api.me().role == "coordinator":
-    left_half, right_half = st.columns(2)
-    with left_half:
-        enrol_site()
-    with right_half:
+role = api.me().role
+above, below = st.container(), st.container()
+with below if role == "site" else above:
+    runs_list()
+with above if role == "site" else below:  # an operator's own site comes first; drawn last, so no press is lost
+    sites_list()
+    if role == "coordinator":
+        left_half, right_half = st.columns(2)
+        with left_half:
+            enrol_site()
+        with right_half:
+            managed()
+    elif role == "site":
         managed()
-elif api.me().role == "site":
-    managed()

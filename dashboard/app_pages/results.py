@@ -5,9 +5,9 @@ from functools import partial
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import ModelFormat, Results, Run, Which
+from app.schemas import Curve, ModelFormat, Results, Run, Which
 from dashboard import api
-from dashboard.parts import choose_run, draw, headline, table
+from dashboard.parts import LOST, choose_run, draw, headline, table
 from dashboard.result_charts import calibration, confusion, roc
 from dashboard.words import POOLING, WITHHELD, count, interval, number, patches, spaced, verbatim
 
@@ -89,21 +89,31 @@ def sites(results: Results) -> None:
 
 
 def curves(results: Results) -> None:
-    """ROC curves and confusion matrix."""
-    left, right = st.columns(2, gap="large")
+    """ROC curves; beside them, which class is taken for which, and calibration."""
+    left, right = st.columns(2, gap="medium")
     with left:
         st.subheader("ROC curves")
         kind = st.segmented_control(
             "Compare", list(KINDS), default="rest", format_func=KINDS.__getitem__, key="roc-kind", required=True
         )
-        draw(roc(results.one_vs_one if kind == "pairs" else results.one_vs_rest), "roc")
+        draw(roc(pairs(results) if kind == "pairs" else results.one_vs_rest), "roc")
         st.caption(
             "The further a curve bends to the upper left, the better. n: patches of the class / of the others."
         )
     with right:
         st.subheader("Which class is taken for which")
         draw(confusion(results), "confusion")
-        st.caption("Each row is a true class. A good model has its patches on the diagonal.")
+        st.caption(
+            "Each row is a true class, each column the class with the highest score. A good model has its patches "
+            "on the diagonal. Colour: share of the row."
+        )
+        trust(results)
+
+
+def pairs(results: Results) -> list[Curve]:
+    """The curves of one class, each against a single other: all pairs at once cannot be told apart."""
+    chosen = st.selectbox("Class", [each.name for each in results.classes], format_func=spaced, key="roc-class")
+    return [curve for curve in results.one_vs_one if curve.name.startswith(f"{chosen} against ")]
 
 
 def trust(results: Results) -> None:
@@ -111,8 +121,8 @@ def trust(results: Results) -> None:
     st.subheader("Can its certainty be trusted?")
     draw(calibration(results), "calibration")
     st.caption(
-        "On the dotted line the model is as often right as it is sure. "
-        f"Mean gap: {number(results.calibration_error)}."
+        "On the dotted line the model is as often right as it is sure. A larger dot: more patches. "
+        f"Mean distance from the line: {number(results.calibration_error)}."
     )
 
 
@@ -131,7 +141,7 @@ def files(run: Run, results: Results) -> None:
     st.subheader("Take the model out")
     site, which = own_model(run, results), results.which
     whose = f"-{site}" if site else ""
-    with st.container():
+    with st.container(horizontal=True):
         for form, (text, ending, use) in FORMATS.items():
             st.download_button(
                 f"{text}: {use}",
@@ -143,6 +153,8 @@ def files(run: Run, results: Results) -> None:
                 on_click="ignore",
                 key=f"model-{form}{whose}",  # a button of another site's model goes when this one comes
             )
+    if api.lost():
+        st.caption(LOST)
     st.caption(
         "Each file was checked to give the trained model's scores. A research model: no result of it may guide "
         "the care of a patient."
@@ -175,15 +187,10 @@ headline(results.headline)
 if results.headline.pooled:
     classes(results)
     curves(results)
-    left, right = st.columns(2, gap="large")
-    with left:
-        trust(results)
-    with right:
-        files(chosen, results)
 else:
     st.info(POOLING[0].upper() + POOLING[1:], icon=":material/lock:")
-    files(chosen, results)
 sites(results)
+files(chosen, results)
 card = st.expander("Model card", on_change="rerun")
 if card.open:
     with card:

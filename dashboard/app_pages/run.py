@@ -6,9 +6,10 @@ from app.client import Coordinator
 from app.schemas import Action, MetricName, Round, Run, RunMetrics, SiteProgress
 from dashboard import api
 from dashboard.charts import BANDS, Line, loss_curve, metric_curves, timeline
-from dashboard.parts import NO_RUNS, badge, choose_metric, choose_run, draw, headline, label, table
+from dashboard.parts import NO_RUNS, badge, choose_metric, choose_run, draw, headline, label, off_in_words, table
 from dashboard.words import (
     ACTIONS,
+    ENDED,
     ENGINES,
     METRICS,
     POOLING,
@@ -19,6 +20,7 @@ from dashboard.words import (
     number,
     patches,
     progress,
+    several,
     verbatim,
     why_off,
 )
@@ -43,7 +45,8 @@ def standing(run_id: str) -> None:
         (st.error if run.state == "failed" else st.warning)(verbatim(run.reason), icon=":material/error:")
     controls(run)
     st.caption(latest_in_words(run))
-    headline(run.latest)
+    if run.latest is not None:
+        headline(run.latest)
 
 
 def controls(run: Run) -> None:
@@ -64,20 +67,9 @@ def controls(run: Run) -> None:
                 api.ask("stop", run.id)
             elif pressed:
                 act(run.id, action)
-    st.caption(off_in_words(off))
+    st.caption(off_in_words({ACTIONS[action][0]: why for action, why in off.items()}))
     if refusal := api.refused():
         st.error(refusal)
-
-
-def off_in_words(off: dict[Action, str | None]) -> str:
-    """One line: which controls are off, grouped by their reason."""
-    grouped: dict[str, list[str]] = {}
-    for action, why in off.items():
-        if why:
-            grouped.setdefault(why, []).append(ACTIONS[action][0])
-    return (
-        "Off now. " + " · ".join(f"{', '.join(names)}: {why}" for why, names in grouped.items()) if grouped else ""
-    )
 
 
 def act(run: str, action: Action) -> None:
@@ -93,16 +85,19 @@ def confirm_stop(run: str, name: str) -> None:
         f"**{verbatim(name)}** ends after the last committed round and cannot be resumed. The best and the last "
         "model are kept. To interrupt it only, press *Pause*."
     )
-    if st.button("Stop for good", type="primary", key="stop_for_good"):
+    with st.container(horizontal=True):
+        sure = st.button("Stop for good", type="primary", key="stop_for_good")
+        cancelled = st.button("Cancel", key="keep_run")
+    if sure:
         act(run, "stop")
-    if st.button("Cancel", key="keep_run"):
+    if cancelled:
         st.rerun()
 
 
 def latest_in_words(run: Run) -> str:
     """What the three numbers are of."""
     if run.latest is None:
-        return "No round has been evaluated yet."
+        return "No round was evaluated." if run.state in ENDED else "No round has been evaluated yet."
     of = f", {patches(run.latest)}" if run.latest.n is not None else ""
     if not run.latest.pooled:
         return f"Latest evaluated model{of}: {POOLING} {best_in_words(run)[0].upper()}{best_in_words(run)[1:]}."
@@ -147,9 +142,9 @@ def curves(run_id: str, metric: MetricName, rivals: tuple[str, ...], per_site: b
     run = api.read(Coordinator.run, run_id)
     metrics = api.curves(run)
     if not metrics.rounds:
-        st.info(
-            "No round is committed yet; the curves begin with the first one.", icon=":material/hourglass_empty:"
-        )
+        ended = "This run ended before its first round was committed: it has no curves."
+        waits = "No round is committed yet; the curves begin with the first one."
+        st.info(ended if run.state in ENDED else waits, icon=":material/hourglass_empty:")
         return
     lines = (
         site_lines(metrics, metric)
@@ -168,9 +163,12 @@ def curves(run_id: str, metric: MetricName, rivals: tuple[str, ...], per_site: b
 def band_in_words(stride: int, lines: int, bands: bool) -> str:
     """What the shade around a curve is, and n."""
     whose = " of this run; the others' are left out for clarity" if lines > BANDS else ""
-    shade = f"Band: 95 % bootstrap interval{whose}. " if bands else ""
-    thinned = f" Every {stride}th round is drawn." if stride > 1 else ""
-    return f"{shade}n: test patches.{thinned}"
+    shade = f"Band: 95 % interval (bootstrap over the test patches){whose}. " if bands else ""
+    thinned = f" One round in {stride} is drawn." if stride > 1 else ""
+    return (
+        f"How well the model does on test patches, which it never trains on: should rise. {shade}"
+        f"n: test patches.{thinned}"
+    )
 
 
 def line_of(run: Run, metrics: RunMetrics, metric: MetricName, main: bool = False) -> Line:
@@ -198,7 +196,8 @@ def history(run_id: str) -> None:
     st.subheader("Who took part")
     draw(timeline(rounds), "timeline")
     st.caption(
-        f"The last {len(rounds)} rounds: colour is the time a site needed; a cross marks a site that was left out."
+        f"The last {several(len(rounds), 'round')}: colour is the time a site needed; a cross marks a site that "
+        "was left out."
     )
     if rows := left_out(rounds):
         table(rows[:10])
@@ -219,8 +218,16 @@ def happenings(run_id: str) -> None:
     """The run's own log, the latest first."""
     events = api.happened(run_id)[::-1][:LINES]
     if events:
+        told = any(event.site for event in events)
         table(
-            [{"When": clock(event.at), "What": verbatim(event.text), "Site": event.site or ""} for event in events]
+            [
+                {
+                    "When": clock(event.at),
+                    "What": verbatim(event.text),
+                    **({"Site": event.site or ""} if told else {}),
+                }
+                for event in events
+            ]
         )
     else:
         st.caption("Nothing yet.")
@@ -231,15 +238,13 @@ def choose_rivals(run: Run) -> list[str]:
     runs = api.read(Coordinator.runs).items
     same = [other for other in runs if other.id != run.id and other.data_key and other.data_key == run.data_key]
     rivals = {other.id: label(other) for other in same if other.round}
-    if not rivals:
-        st.caption("There is no other run on the same data to compare with.")
-        return []
     return st.multiselect(
         "Against other runs on the same data",
         list(rivals),
         format_func=rivals.__getitem__,
         max_selections=RIVALS,
-        placeholder="choose runs",
+        placeholder="choose runs" if rivals else "there is none yet",
+        disabled=not rivals,
         key=f"rivals-{run.id}",
     )
 

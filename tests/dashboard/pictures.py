@@ -23,13 +23,15 @@ DARK = ("Run",)
 WIDTH, HEIGHT = 1280, 1000
 GROWTH = 1000  # milliseconds within which a page that still grows has grown
 ROWS = {"centralized": "all data pooled", "fedavg": "plain averaging", "scaffold": "scaffold"}
-SETTINGS = RunSettings(
+SETTINGS = RunSettings(  # long enough to learn something that is worth a look
     model="densenet-small",
-    rounds=16,
-    local_steps=6,
+    rounds=60,
+    local_steps=10,
     batch=32,
+    rate=0.1,
+    schedule="multi-step:320:0.1",
     resamples=1000,
-    data=DataSettings(image_size=32, patches=800),
+    data=DataSettings(image_size=48, patches=2000),
 )
 
 
@@ -39,9 +41,9 @@ def federation(lead: Coordinator) -> Run:
         lead.enrol(site)
     for algorithm, name in ROWS.items():
         trained(lead, SETTINGS.model_copy(update={"algorithm": algorithm, "name": name}))
-    run = lead.create(SETTINGS.model_copy(update={"name": "two hospitals", "rounds": 24}))
+    run = lead.create(SETTINGS.model_copy(update={"name": "two hospitals"}))
     lead.act(run.id, "start")
-    wait_until(lambda: lead.run(run.id).round >= 14, "enough rounds for a picture")
+    wait_until(lambda: lead.run(run.id).round >= 38, "enough rounds for a picture")
     return run
 
 
@@ -73,9 +75,9 @@ def fit_height(tab: Screen) -> None:
 
 
 def take_all(browser: Browser, address: str, token: str, out: Path) -> None:
-    """All pages in light, some in dark."""
+    """Some pages in dark first, as long as the run trains, then all in light."""
     out.mkdir(parents=True, exist_ok=True)
-    for dark, pages in ((False, PAGES), (True, DARK)):
+    for dark, pages in ((True, DARK), (False, PAGES)):
         with screen(browser, address, dark) as tab:
             tab.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
             tab.sign_in(token)

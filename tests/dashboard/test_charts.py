@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from app import glance
 from app.schemas import (
     ClassResult,
     ComparedRun,
@@ -18,8 +19,8 @@ from app.schemas import (
     StudyLine,
 )
 from dashboard.charts import drift_map, timeline
-from dashboard.result_charts import bars, class_counts, confusion, histogram, roc
-from dashboard.study_charts import study_chart
+from dashboard.result_charts import SAMPLE, bars, class_counts, confusion, histogram, roc
+from dashboard.study_charts import diverged, study_chart, varies
 
 NONE = Metric(value=None, low=None, high=None)
 
@@ -46,6 +47,7 @@ def test_the_timeline_marks_who_was_left_out_and_why() -> None:
     heat, crosses = chart.figure.data
     assert [list(row) for row in heat.z] == [[3.5, 3.5], [3.5, None]]
     assert (heat.zmin, heat.zmax) == (0, 3.5)
+    assert chart.figure.layout.xaxis.dtick == 1  # no round 1.5
     assert (list(crosses.x), list(crosses.y), list(crosses.text)) == ([2], ["b"], ["late"])
     assert chart.csv().splitlines()[-1] == "2,b,False,,late"
 
@@ -128,22 +130,27 @@ def test_a_study_at_one_place_is_a_dot_a_row() -> None:
     (dots,) = study_chart(without_value(a_study((1.0,)), 1), "accuracy").figure.data
     assert list(dots.y) == ["fedavg", "scaffold (diverged)"]
     assert list(dots.x) == [0.5, None]
+    assert [varies(a_study(skews)) for skews in ((1.0,), (0.5, 1.0))] == [False, True]
+    assert diverged(without_value(a_study((1.0,)), 1))
 
 
 def test_numbers_in_the_confusion_matrix_are_read_on_light_and_on_dark_cells() -> None:
     classes = tuple(
-        ClassResult(name=name, n=10, auc=NONE, pr_auc=NONE, sensitivity=NONE, specificity=NONE) for name in "ab"
+        ClassResult(name=name, n=10, auc=NONE, pr_auc=NONE, sensitivity=NONE, specificity=NONE)
+        for name in ("a", "b_c")
     )
     results = Results(
         run="1", round=1, which="best", headline=headline(0.5), n=20, threshold=None, classes=classes, sites={},
         confusion=((9, 1), (4, 6)), calibration_error=None, calibration=(), one_vs_rest=(), one_vs_one=(),
     )  # fmt: skip
-    numbers = confusion(results).figure.data[1]
+    made = confusion(results).figure
+    assert list(made.layout.xaxis.ticktext) == ["a", "b<br>c"]
+    numbers = made.data[1]
     assert list(zip(numbers.y, numbers.x, numbers.text, numbers.textfont.color, strict=True)) == [
         ("a", "a", "9", "black"),
-        ("a", "b", "1", "white"),
-        ("b", "a", "4", "white"),
-        ("b", "b", "6", "black"),
+        ("a", "b c", "1", "white"),
+        ("b c", "a", "4", "white"),
+        ("b c", "b c", "6", "black"),
     ]
 
 
@@ -154,6 +161,7 @@ def test_withheld_counts_have_no_bar() -> None:
     )  # fmt: skip
     chart = class_counts([site], "train")
     assert [list(trace.y) for trace in chart.figure.data] == [[12], [None]]
+    assert SAMPLE == glance.SAMPLE
     assert histogram(site).csv() == "grey level,as trained on\n0.25,0.25\n0.75,0.75\n"
 
 
@@ -166,6 +174,7 @@ def test_a_roc_curve_says_its_area_and_both_counts() -> None:
         false_positive_rate=(0.0, 1.0),
         true_positive_rate=(0.0, 1.0),
     )
-    chart = roc([curve])
+    chart = roc([curve, curve])
+    assert [line.line.dash for line in chart.figure.data[1:]] == ["solid", "dash"]  # told apart without colour
     assert chart.figure.data[1].name == "mass: AUC 0.750 (0.500\xa0to\xa00.875), n = 3 / 1,200"
     assert chart.csv().splitlines()[2] == "mass,1.0,1.0,3,1200,0.75,0.5,0.875"

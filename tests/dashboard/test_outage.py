@@ -66,6 +66,8 @@ def test_a_lost_coordinator_is_said_plainly_and_comes_back_by_itself(browser: Br
         tab.see(GONE)
         tab.see("Round 0 of 2")
         expect(tab.page.get_by_role("button", name="Start", exact=True)).to_be_disabled(timeout=PATIENCE)
+        tab.open("Overview")
+        tab.see("Off now: the coordinator does not answer")
         unknown_page_waits(tab)
         place.service.start()
         expect(tab.page.get_by_text(GONE)).to_have_count(0, timeout=PATIENCE)

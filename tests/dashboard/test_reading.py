@@ -25,6 +25,20 @@ def test_rounds_that_come_between_two_looks_are_not_lost(monkeypatch: pytest.Mon
         assert [each.number for each in found] == list(range(known, 0, -1))
 
 
+def test_controls_that_are_off_for_one_reason_share_it() -> None:
+    off = {"Pause": "it is lost", "Resume": None, "Stop": "it is lost", "Start": "it runs"}
+    assert parts.off_in_words(off) == "Off now. Pause, Stop: it is lost · Start: it runs"
+    assert parts.off_in_words({"Resume": None}) == ""
+
+
+def test_runs_to_compare_are_the_newest_that_share_their_data() -> None:
+    def runs(*keys: str) -> list[Run]:
+        return [a_run(id=f"{at}", data_key=key) for at, key in enumerate(keys)]
+
+    assert parts.alike(runs("new", "old", "older", "old")) == ["1", "3"]
+    assert parts.alike(runs("new", "old")) == []
+
+
 def test_a_run_that_is_not_among_the_newest_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(call: Any, name: str) -> Run:
         assert call is Coordinator.run

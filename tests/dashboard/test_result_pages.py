@@ -55,6 +55,22 @@ def test_results_are_those_of_the_api(reader: Reader, study: Study) -> None:
     assert [list(row) for row in cells] == [list(row) for row in results.confusion]
 
 
+def test_each_class_is_shown_against_each_other_one(lead: Screen, study: Study) -> None:
+    open_on(lead, "Results", study)
+    lead.page.get_by_text("Each pair of classes").click()
+    lead.choose("Class", "mass malignant")
+    with study.service.client() as client:
+        results = client.results(study.run.id, "best")
+    wanted = [curve for curve in results.one_vs_one if curve.name.startswith("mass_malignant against")]
+    assert len(wanted) == len(results.classes) - 1
+
+    def drawn() -> bool:
+        shown = lead.plotted("roc")[1:]
+        return [trace["y"] for trace in shown] == [list(curve.true_positive_rate) for curve in wanted]
+
+    wait_until(drawn, "the pairs' curves", 30)
+
+
 def test_a_threshold_changes_sensitivity_and_specificity(lead: Screen, study: Study) -> None:
     open_on(lead, "Results", study)
     lead.page.get_by_text("Decide by a threshold").click()
@@ -195,6 +211,7 @@ def test_stores_that_nobody_named_do_not_become_synthetic_data(lead: Screen, stu
 def test_the_audit_page_shows_the_chain_and_filters_it(lead: Screen, study: Study) -> None:
     lead.open("Audit")
     lead.see("The chain holds")
+    lead.see("algorithm: bn-scaffold-std, batch: 8, data: synthetic")
     lead.page.get_by_label("Did", exact=True).fill("site.enrol")
     lead.page.get_by_label("Did", exact=True).press("Enter")
     with study.service.client() as client:

@@ -33,7 +33,47 @@ def test_every_page_is_whole_and_accessible(browser: Browser, study: Study, role
             if title in CHARTS:
                 tab.plotted(CHARTS[title])
             assert tab.accessible() == [], title
+            assert unsaved(tab) == {}, title
             tab.healthy()
+
+
+def unsaved(tab: Screen) -> dict[str, int]:
+    """Formats in which some chart of the page cannot be saved, and how many charts."""
+    charts = tab.page.locator(".stMain [class*='st-key-chart-']")
+    missing = {
+        form: charts.count() - charts.get_by_role("button", name=form, exact=True).count()
+        for form in ("CSV", "PNG", "SVG")
+    }
+    return {form: number for form, number in missing.items() if number}
+
+
+def test_what_can_be_opened_is_accessible_too(browser: Browser, study: Study) -> None:
+    with study.service.client() as client:
+        run = client.create(SMALL.model_copy(update={"name": "opened run"}))
+        client.act(run.id, "step")
+        assert ended(client, run.id).round == 1
+    with screen(browser, study.address) as tab:
+        tab.sign_in(study.tokens["coordinator"])
+        open_run(tab, run)
+        tab.page.get_by_text("Each site by itself").click()
+        tab.page.get_by_text("What happened", exact=True).click()
+        tab.see("round 1 of 2 committed")
+        assert tab.accessible() == []
+        press(tab, "Stop")
+        tab.see("cannot be resumed")
+        assert tab.accessible() == []
+        press(tab, "Cancel")
+        tab.open("Results")
+        tab.page.get_by_text("Decide by a threshold").click()
+        tab.page.get_by_text("Each pair of classes").click()
+        tab.page.get_by_text("Model card", exact=True).click()
+        tab.see("Intended use and limits")
+        assert tab.accessible() == []
+        tab.open("New run")
+        tab.page.get_by_text("More settings", exact=True).click()
+        expect(tab.page.get_by_label("Momentum", exact=True)).to_be_visible()
+        assert tab.accessible() == []
+        tab.healthy()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +94,8 @@ def test_an_operator_sees_the_own_site_alone(browser: Browser, study: Study) -> 
     with screen(browser, study.address) as tab:
         tab.sign_in(study.tokens["site"])
         tab.see_rows("hospital-1")
+        titles = tab.page.get_by_role("heading").all_inner_texts()
+        assert [title.split(" (")[0] for title in titles] == ["Overview", "Your site", "Runs"]
         open_run(tab, study.run)
         tab.open("Data")
         tab.see_rows("hospital-1", "hospital-1")
@@ -71,7 +113,7 @@ def test_an_operator_pauses_resumes_and_withdraws_the_own_site(browser: Browser,
         tab.sign_in(study.service.token("site", "hospital-3"))
         press(tab, "Pause site")
         wait_until(lambda: condition() == "paused", "the pause")
-        tab.see("Pause site: the site is paused already")
+        tab.see("Off now. Pause site: the site is paused already")
         press(tab, "Resume site")
         wait_until(lambda: condition() == "active", "the return")
         tab.see("Resume site: the site is not paused")

@@ -190,4 +190,5 @@ def test_a_failed_run_says_why(lead: Screen, study: Study) -> None:
     open_run(lead, study.failed)
     lead.see("Failed")
     lead.see(str(study.failed.reason))
-    lead.see("No round is committed yet")
+    lead.see("This run ended before its first round was committed")
+    expect(lead.page.get_by_test_id("stMetric")).to_have_count(0)

@@ -19,7 +19,7 @@ from app.schemas import (
     SiteCurves,
     SiteProgress,
 )
-from dashboard.charts import Line, loss_curve, metric_curves
+from dashboard.charts import PALETTE, Line, loss_curve, metric_curves
 from dashboard.growth import extended
 from dashboard.words import (
     CERTIFICATE_DAYS,
@@ -105,6 +105,7 @@ def test_numbers_read_well() -> None:
     assert size(2_250_000_000) == "2.25 GB"
     assert ago(NOW - timedelta(minutes=5), NOW) == "5 min ago"
     assert expiry(NOW + timedelta(days=12), NOW) == "2026-03-13, in 12 days"
+    assert expiry(NOW + timedelta(days=1), NOW) == "2026-03-02, in 1 day"
     assert expiry(NOW - timedelta(days=1), NOW) == "2026-02-28, expired"
 
 
@@ -142,7 +143,7 @@ def test_each_control_says_why_it_is_off() -> None:
     assert why_off(running.model_copy(update={"pausing": True}), "pause", LEAD) == (
         "it pauses as soon as the open round is committed"
     )
-    assert why_off(a_run(state="failed", actions=()), "stop", LEAD) == "the run is failed"
+    assert why_off(a_run(state="failed", actions=()), "stop", LEAD) == "the run has failed"
     assert why_off(a_run(), "resume", LEAD, lost=True) == "the coordinator does not answer"
     viewer, operator = LEAD.model_copy(update={"role": "viewer"}), LEAD.model_copy(update={"role": "site"})
     assert why_off(a_run(), "resume", viewer) == "your token may read only"
@@ -196,6 +197,7 @@ def test_a_slow_site_and_a_waiting_run_are_pointed_out() -> None:
         "**b** is slow in **a run**: 3 h 0 min left in this round"
     ]
     assert left(a_run(state="running", waiting="1 of 2 sites")) == "waiting: 1 of 2 sites"
+    assert [left(a_run(state=state)) for state in ("completed", "stopped")] == ["finished", "stopped"]
 
 
 def test_words_from_elsewhere_become_no_mark_up() -> None:
@@ -233,12 +235,13 @@ def test_a_chart_shows_and_saves_the_same_numbers() -> None:
 
 def test_the_training_loss_has_its_band_and_its_n() -> None:
     chart = loss_curve(some_curves(1, 2, ("a",)), per_site=True)
-    band, line, site_band, site_line = chart.figure.data
+    site_band, site_line, band, line = chart.figure.data
     assert (line.name, site_line.name) == ("mean of the sites (n = 200)", "a (n = 200)")
     assert list(line.y) == [1.0, 2.0]
     assert list(band.y) == list(site_band.y) == [1.25, 2.25, 1.5, 0.5]
     assert list(line.text) == [" (0.500 to 1.250)", " (1.500 to 2.250)"]
-    assert chart.csv().splitlines()[:2] == ["curve,round,value,low,high,n", "mean of the sites,1,1.0,0.5,1.25,100"]
+    assert chart.csv().splitlines()[:2] == ["curve,round,value,low,high,n", "a,1,1.0,0.5,1.25,100"]
+    assert site_line.line.color == PALETTE[0]  # as where each site has its own curve
 
 
 def test_a_loss_without_interval_has_no_band_and_says_why() -> None:
@@ -246,9 +249,7 @@ def test_a_loss_without_interval_has_no_band_and_says_why() -> None:
     bare = known.model_copy(update={"loss_low": (None, None), "loss_high": (None, None), "loss_n": (None, None)})
     band, line = loss_curve(bare).figure.data
     assert (len(band.x), list(line.y), line.name) == (0, [1.0, 2.0], "mean of the sites")
-    assert "over the 10 steps of a round (Student's t). n: training patches seen in a round." in loss_in_words(
-        known, 10
-    )
+    assert "over the 10 steps of a round. n: training patches in a round." in loss_in_words(known, 10)
     assert "No band: a round of a single step has no spread." in loss_in_words(bare, 1)
     assert "No band: these rounds were trained before it was kept." in loss_in_words(bare, 10)
 
