@@ -8,38 +8,11 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from app.schemas import (
-    Action,
-    AlgorithmRow,
-    AuditCheck,
-    AuditEntry,
-    Certificate,
-    Comparison,
-    Drift,
-    Enrolment,
-    Estimate,
-    Event,
-    Health,
-    Me,
-    ModelFormat,
-    ModelRow,
-    NewToken,
-    Page,
-    Predictions,
-    Preset,
-    Problem,
-    Results,
-    Round,
-    Run,
-    RunMetrics,
-    RunSettings,
-    RunSite,
-    Secret,
-    Site,
-    Study,
-    Token,
-    Which,
-)
+from app.schemas.access import AuditCheck, AuditEntry, Certificate, Enrolment, Me, NewToken, Secret, Site, Token
+from app.schemas.results import Comparison, Predictions, Results, Study
+from app.schemas.runs import Drift, Event, Round, Run, RunMetrics, RunSettings, RunSite
+from app.schemas.shape import Action, ModelFormat, Page, Problem, Which
+from app.schemas.tables import AlgorithmRow, Estimate, Health, ModelRow, Preset
 from mammofed.errors import MammofedError
 
 Shape = TypeVar("Shape", bound=BaseModel)

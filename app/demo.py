@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.client import Coordinator
 from app.processes import HOST, Child, end, free_port, start, wait_for
-from app.schemas import DataSettings, Run, RunSettings
+from app.schemas.runs import DataSettings, Run, RunSettings
 from mammofed.files import held
 
 RIVALS = {"bn-scaffold-std": "demo: BN-SCAFFOLD", "fedavg": "demo: FedAvg, its rival"}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from app.client import API, Coordinator
 from app.coordinator.db import RoundRow, RunRow, now, writing_session
-from app.schemas import DataSettings, RunSettings
+from app.schemas.runs import DataSettings, RunSettings
 from benchmarks.ratio import Ratio, best_times
 from tests.app.coordinator.services import Service, running_coordinator, wait_until
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from app.client import API
 from app.coordinator.db import DriftRow, RoundRow, RunRow, RunSiteRow, now, writing_session
-from app.schemas import DataSettings, RunSettings
+from app.schemas.runs import DataSettings, RunSettings
 from benchmarks.ratio import Ratio
 from dashboard.api import POLL
 from tests.app.coordinator.services import Service, running_coordinator

@@ -30,7 +30,7 @@ from app.coordinator.configuration import plan_of
 from app.federation.provision import Federation, create
 from app.processes import Child, end, free_port, start, wait_for
 from app.provenance import provenance
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from app.sources import DataChoice, sites_from
 from fl_core.checkpoint import read_object
 from fl_core.evaluate import report

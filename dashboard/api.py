@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import streamlit as st
 
 from app.client import Coordinator, CoordinatorLost, CoordinatorRefused
-from app.schemas import Event, Me, Round, Run, RunMetrics
+from app.schemas.access import Me
+from app.schemas.runs import Event, Round, Run, RunMetrics
 from dashboard.growth import extended
 from mammofed.errors import MammofedError
 

@@ -9,7 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs_version
 
-from app.schemas import Drift, MetricName, Round, RunMetrics, Series, SiteCurves
+from app.schemas.runs import Drift, Round, RunMetrics, Series, SiteCurves
+from app.schemas.shape import MetricName
 from dashboard.words import METRICS, in_order, layer_name
 
 # Okabe and Ito's colours, told apart with any colour vision; the blue is lighter, for dark ground.

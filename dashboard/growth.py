@@ -1,6 +1,6 @@
 """Curves known so far + curves of the rounds since → curves of all rounds."""
 
-from app.schemas import Curves, RunMetrics, Series, SiteCurves
+from app.schemas.runs import Curves, RunMetrics, Series, SiteCurves
 
 METRICS = ("accuracy", "auc_ovo", "auc_ovr")
 COLUMNS = ("n", "loss", "loss_low", "loss_high", "loss_n", "took_part")  # of a site

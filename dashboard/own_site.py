@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.schemas import Me, Preflight, WindowData
+from app.schemas.access import Me
+from app.schemas.window import Preflight, WindowData
 from dashboard.api import POLL
 from dashboard.parts import draw, table
 from dashboard.result_charts import SAMPLE, histogram

@@ -7,7 +7,8 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.client import Coordinator, CoordinatorRefused
-from app.schemas import Headline, MetricName, Run
+from app.schemas.runs import Headline, Run
+from app.schemas.shape import MetricName
 from dashboard.api import read
 from dashboard.charts import PLOTLY, Chart
 from dashboard.words import METRIC_MEANS, METRICS, STATES, bounds, number, verbatim

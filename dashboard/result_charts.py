@@ -5,7 +5,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.schemas import ComparedRun, Curve, Metric, MetricName, Results, RunSite, WindowData
+from app.schemas.results import ComparedRun, Curve, Results
+from app.schemas.runs import Metric, RunSite
+from app.schemas.shape import MetricName
+from app.schemas.window import WindowData
 from dashboard.charts import DASHES, HEIGHT, SCALE, Chart, Column, colour, figure
 from dashboard.words import METRICS, count, interval, number, spaced
 

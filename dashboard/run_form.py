@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from dashboard import api
 from dashboard.words import ENGINES, METRICS, size
 

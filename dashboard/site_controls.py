@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Site
+from app.schemas.access import Site
 from dashboard import api
 from dashboard.parts import LOST, off_in_words
 from dashboard.words import clock

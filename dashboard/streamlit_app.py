@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit import Page
 
 from app.client import Coordinator
-from app.schemas import Role
+from app.schemas.shape import Role
 from dashboard import api
 from dashboard.words import ago, expiry, verbatim
 from mammofed.errors import MammofedError

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from app.schemas import MetricName, Study, StudyLine
+from app.schemas.results import Study, StudyLine
+from app.schemas.shape import MetricName
 from dashboard.charts import DASHES, Chart, Column, colour, figure
 from dashboard.result_charts import dot_plot, error_bars
 from dashboard.words import METRICS

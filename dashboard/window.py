@@ -11,7 +11,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from app.client import problem_of
-from app.schemas import Preflight, WindowData
+from app.schemas.window import Preflight, WindowData
 from mammofed.errors import BadSetting, MammofedError
 
 WINDOW, TOKEN_FILE, COORDINATOR = "MAMMOFED_SITE_WINDOW", "MAMMOFED_SITE_TOKEN_FILE", "MAMMOFED_URL"

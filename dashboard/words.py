@@ -4,19 +4,9 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from app.schemas import (
-    Action,
-    Certificate,
-    Drift,
-    Headline,
-    Me,
-    Metric,
-    MetricName,
-    Run,
-    RunMetrics,
-    RunState,
-    Site,
-)
+from app.schemas.access import Certificate, Me, Site
+from app.schemas.runs import Drift, Headline, Metric, Run, RunMetrics
+from app.schemas.shape import Action, MetricName, RunState
 
 METRICS: dict[MetricName, str] = {
     "accuracy": "Accuracy",

@@ -13,7 +13,7 @@ from app.commands.connection import DEFAULT_URL, TokenFile, Url, checked, connec
 from app.commands.shown import moment
 from app.coordinator import audit
 from app.coordinator.db import open_database
-from app.schemas import AuditCheck
+from app.schemas.access import AuditCheck
 from app.settings import Settings
 from mammofed.errors import BadSetting
 

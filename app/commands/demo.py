@@ -21,7 +21,7 @@ from app.commands.connection import checked, console
 from app.commands.follow import ENDED, POLL
 from app.commands.shown import HEADLINES, doing, headline_cells, round_cell, state_cell, status_line
 from app.demo import SETTINGS, Demo, begin_runs, services
-from app.schemas import Run, RunSettings
+from app.schemas.runs import Run, RunSettings
 from fl_core.models import MODELS
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

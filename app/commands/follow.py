@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from app.client import Coordinator, CoordinatorLost
 from app.commands.shown import HEADLINES, doing, headline_cells, runs_table, status_line
-from app.schemas import Event, Run
+from app.schemas.runs import Event, Run
 
 POLL = 1.0  # seconds between two looks
 PATIENCE = 120.0  # seconds for which the coordinator may be lost

@@ -12,7 +12,8 @@ from app.client import Coordinator
 from app.commands.connection import DEFAULT_URL, TokenFile, Url, checked, connect, console
 from app.commands.follow import follow
 from app.commands.shown import run_table, runs_table, status_line
-from app.schemas import Action, EngineName, MetricName, ModelFormat, RunSettings, Which
+from app.schemas.runs import RunSettings
+from app.schemas.shape import Action, EngineName, MetricName, ModelFormat, Which
 from fl_core.schedule import FORMS
 from mammofed.errors import BadSetting
 from mammofed.files import write_atomically

@@ -5,7 +5,8 @@ from datetime import datetime
 from rich.table import Column, Table
 from rich.text import Text
 
-from app.schemas import Headline, Metric, Run, RunState
+from app.schemas.runs import Headline, Metric, Run
+from app.schemas.shape import RunState
 
 HEADLINES = {"accuracy": "accuracy", "auc_ovo": "one-vs-one AUC", "auc_ovr": "one-vs-rest AUC"}
 STYLES: dict[RunState, str] = {

@@ -7,7 +7,8 @@ from rich.table import Table
 
 from app.commands.connection import DEFAULT_URL, TokenFile, Url, checked, connect, console
 from app.commands.shown import moment
-from app.schemas import NewToken, Role, Token
+from app.schemas.access import NewToken, Token
+from app.schemas.shape import Role
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Make, list and revoke the tokens that people sign in with."

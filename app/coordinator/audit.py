@@ -16,7 +16,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from app.coordinator.db import AuditHead, AuditRow, now
-from app.schemas import AuditCheck
+from app.schemas.access import AuditCheck
 from mammofed.errors import BadSetting
 from mammofed.files import write_atomically
 

@@ -13,7 +13,8 @@ from app.coordinator.tokens import Principal
 from app.coordinator.views import run_sites
 from app.coordinator.words import METRICS, MODEL_WORDS
 from app.provenance import provenance
-from app.schemas import Headline, Metric, Results, RunSettings, RunSite
+from app.schemas.results import Results
+from app.schemas.runs import Headline, Metric, RunSettings, RunSite
 from fl_core.family import FEDAVG, Algorithm, algorithm_named, everything
 
 LIMITS = """\

@@ -14,7 +14,8 @@ from app.coordinator.results import Scores, scores_of, while_kept
 from app.coordinator.runs import headline, row_of
 from app.coordinator.service import Service
 from app.coordinator.views import HEADLINES
-from app.schemas import ComparedRun, Comparison, MetricName
+from app.schemas.results import ComparedRun, Comparison
+from app.schemas.shape import MetricName
 from fl_core.intervals import paired_p_value, resampled_headlines
 from fl_core.metrics import missing_classes, rank
 

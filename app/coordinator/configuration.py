@@ -2,7 +2,8 @@
 
 import re
 
-from app.schemas import SITE_NAME, RunSettings
+from app.schemas.runs import RunSettings
+from app.schemas.shape import SITE_NAME
 from app.sources import DataChoice, parse_site
 from fl_core.family import algorithm_named
 from fl_core.models import MODELS

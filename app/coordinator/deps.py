@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from app.coordinator.problems import Refused, not_found
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal, unauthorised
-from app.schemas import Problem, Role
+from app.schemas.shape import Problem, Role
 
 bearer = HTTPBearer(auto_error=False, description="a token made by `mammofed token create`")
 LARGEST_ID = 2**53  # JSON readers count no further

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from app.coordinator.configuration import check_settings, site_count
 from app.coordinator.db import RoundRow, RunRow
 from app.coordinator.service import Service
-from app.schemas import Estimate, RunSettings
+from app.schemas.runs import RunSettings
+from app.schemas.tables import Estimate
 from fl_core.family import algorithm_named
 from fl_core.models import build_model
 from fl_core.traffic import Traffic, traffic

@@ -13,7 +13,8 @@ from app.coordinator.results import Shown, while_kept
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal
 from app.coordinator.views import visible
-from app.schemas import ModelFormat, RunSettings, Which
+from app.schemas.runs import RunSettings
+from app.schemas.shape import ModelFormat, Which
 from fl_core.checkpoint import canonical, digest
 from fl_core.family import algorithm_named, nothing
 from mammofed import __version__

@@ -23,7 +23,7 @@ from app.coordinator.bundles import bundle, bundle_logits
 from app.coordinator.logs import log_as_json
 from app.coordinator.subject import Subject
 from app.coordinator.worker import NICENESS, end_with
-from app.schemas import ModelFormat
+from app.schemas.shape import ModelFormat
 from fl_core.checkpoint import read_object
 from fl_core.state import ServerState, SiteState
 from fl_core.wire import tensor_parts, unpack

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from app.coordinator.db import DriftRow, EventRow, RoundRow, RunRow, RunSiteRow, SiteRow, now, writing_session
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from fl_core.checkpoint import (
     KEPT_ROUNDS,
     Checkpoint,

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from starlette.exceptions import HTTPException
 
-from app.schemas import Problem
+from app.schemas.shape import Problem
 from app.secured import SECURITY
 from mammofed.errors import BadData, BadSetting, CannotWrite, MammofedError
 

@@ -20,7 +20,9 @@ from app.coordinator.runs import headline, row_of
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal
 from app.coordinator.views import visible
-from app.schemas import CalibrationBin, ClassResult, Curve, Headline, Metric, Predictions, Results, Which
+from app.schemas.results import CalibrationBin, ClassResult, Curve, Predictions, Results
+from app.schemas.runs import Headline, Metric
+from app.schemas.shape import Which
 from fl_core.checkpoint import DamagedCheckpoint, read_object
 from fl_core.class_intervals import Areas, class_areas, rates, wilson
 from fl_core.curves import Bin, RocCurve, calibration_bins, roc_curves

@@ -16,7 +16,8 @@ from app.coordinator.db import RoundRow, RunRow, RunSiteRow, SiteRow, now, writi
 from app.coordinator.problems import Refused, not_found
 from app.coordinator.service import Service, tell
 from app.coordinator.tokens import Principal
-from app.schemas import Action, Headline, Page, Run, RunSettings, RunState, SiteProgress
+from app.schemas.runs import Headline, Run, RunSettings, SiteProgress
+from app.schemas.shape import Action, Page, RunState
 
 
 def begin(run: RunRow) -> None:

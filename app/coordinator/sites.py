@@ -13,7 +13,8 @@ from app.coordinator.problems import Refused, not_found
 from app.coordinator.service import Service, tell
 from app.coordinator.tokens import ENROLMENT, Principal, new_token
 from app.federation.provision import TAKEN, WARN_DAYS, days_left, expiries
-from app.schemas import Certificate, Enrolment, Site, SiteCondition
+from app.schemas.access import Certificate, Enrolment, Site
+from app.schemas.shape import SiteCondition
 
 SiteAction = Literal["pause", "resume", "withdraw"]
 CONDITIONS: dict[SiteAction, SiteCondition] = {"pause": "paused", "resume": "active", "withdraw": "withdrawn"}

@@ -9,7 +9,7 @@ from app.coordinator.db import RunRow, TokenRow, now
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal
 from app.coordinator.views import events_after
-from app.schemas import Event
+from app.schemas.runs import Event
 
 FINISHED = ("completed", "stopped", "failed")
 AT_ONCE = 200  # events that are read in one turn

@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 
 from app.coordinator.db import RunRow
 from app.coordinator.views import HEADLINES, NOTHING
-from app.schemas import Headline, RunSettings, Study, StudyLine
+from app.schemas.results import Study, StudyLine
+from app.schemas.runs import Headline, RunSettings
 from app.study.compare import spread
 
 log = logging.getLogger(__name__)

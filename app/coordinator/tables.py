@@ -3,7 +3,8 @@
 from functools import cache
 
 from app.coordinator.words import EXPLAINED, MODEL_WORDS
-from app.schemas import AlgorithmRow, DataSettings, ModelRow, Preset, RunSettings
+from app.schemas.runs import DataSettings, RunSettings
+from app.schemas.tables import AlgorithmRow, ModelRow, Preset
 from fl_core.family import ALGORITHMS, nothing
 from fl_core.models import MODELS, build_model
 from fl_core.state import byte_size

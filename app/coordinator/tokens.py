@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from app.coordinator import audit
 from app.coordinator.db import TokenRow, now, writing_session
 from app.coordinator.problems import Refused
-from app.schemas import Role, Token
+from app.schemas.access import Token
+from app.schemas.shape import Role
 from mammofed.errors import BadSetting
 from mammofed.files import write_atomically
 

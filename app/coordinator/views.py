@@ -10,14 +10,12 @@ from app.coordinator.db import DriftRow, EventRow, RoundRow, RunRow, RunSiteRow
 from app.coordinator.problems import not_found
 from app.coordinator.runs import progress_of, row_of
 from app.coordinator.tokens import Principal
-from app.schemas import (
+from app.schemas.runs import (
     Curves,
     Drift,
     Event,
     Headline,
     LayerDrift,
-    MetricName,
-    Page,
     Round,
     RunMetrics,
     RunSite,
@@ -25,6 +23,7 @@ from app.schemas import (
     SiteCurves,
     SiteRound,
 )
+from app.schemas.shape import MetricName, Page
 
 HEADLINES: tuple[MetricName, ...] = ("accuracy", "auc_ovo", "auc_ovr")
 LOSS = ("loss_low", "loss_high", "loss_n")

@@ -1,6 +1,6 @@
 """Names → plain words for those who read them in a hospital."""
 
-from app.schemas import MetricName
+from app.schemas.shape import MetricName
 
 METRICS: dict[MetricName, str] = {
     "accuracy": "accuracy",

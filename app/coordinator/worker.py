@@ -13,7 +13,8 @@ from app.coordinator.db import open_database
 from app.coordinator.engines.local import train_locally
 from app.coordinator.ledger import Interrupted, RunLedger
 from app.coordinator.logs import log_as_json
-from app.schemas import EngineName, RunSettings
+from app.schemas.runs import RunSettings
+from app.schemas.shape import EngineName
 from app.settings import Settings
 from mammofed.errors import BadData, CannotWrite, MammofedError
 

@@ -24,7 +24,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from app.coordinator import problems
 from app.coordinator.problems import Refused
 from app.glance import before_style, by_style, by_vendor, gallery, histogram
-from app.schemas import Preflight, WindowData
+from app.schemas.window import Preflight, WindowData
 from app.secured import Secured
 from app.site.data import SYNTHETIC, SiteSettings, parse_synthetic
 from fl_core.data import PatchSource, SiteData

@@ -6,7 +6,8 @@ from functools import partial
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import AuditEntry, Page
+from app.schemas.access import AuditEntry
+from app.schemas.shape import Page
 from dashboard import api
 from dashboard.charts import csv_of
 from dashboard.parts import columns, table

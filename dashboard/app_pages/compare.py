@@ -3,7 +3,8 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import ComparedRun, Comparison, MetricName, Study
+from app.schemas.results import ComparedRun, Comparison, Study
+from app.schemas.shape import MetricName
 from dashboard import api
 from dashboard.parts import alike, choose_metric, draw, label, table
 from dashboard.result_charts import bars

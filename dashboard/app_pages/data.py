@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Run, RunSite
+from app.schemas.runs import Run, RunSite
 from dashboard import api
 from dashboard.own_site import own_site
 from dashboard.parts import NO_RUNS, choose_run, draw, table

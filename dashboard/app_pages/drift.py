@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Drift
+from app.schemas.runs import Drift
 from dashboard import api
 from dashboard.charts import drift_curve, drift_map
 from dashboard.parts import NO_RUNS, choose_run, draw

@@ -7,7 +7,8 @@ import streamlit as st
 from pydantic import ValidationError
 
 from app.client import Coordinator
-from app.schemas import DataSettings, Estimate, Preset, RunSettings
+from app.schemas.runs import DataSettings, RunSettings
+from app.schemas.tables import Estimate, Preset
 from dashboard import api
 from dashboard.parts import LOST
 from dashboard.run_form import advanced_fields, data_fields, length_fields, training_fields

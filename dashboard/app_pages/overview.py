@@ -3,7 +3,8 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Certificate, Run, Site
+from app.schemas.access import Certificate, Site
+from app.schemas.runs import Run
 from dashboard import api
 from dashboard.parts import badge, label, table
 from dashboard.site_controls import confirm_withdrawal, enrol_site, manage_site

@@ -5,7 +5,9 @@ from functools import partial
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Curve, ModelFormat, Results, Run, Which
+from app.schemas.results import Curve, Results
+from app.schemas.runs import Run
+from app.schemas.shape import ModelFormat, Which
 from dashboard import api
 from dashboard.parts import LOST, choose_run, draw, headline, table
 from dashboard.result_charts import calibration, confusion, roc

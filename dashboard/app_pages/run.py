@@ -3,7 +3,8 @@
 import streamlit as st
 
 from app.client import Coordinator
-from app.schemas import Action, MetricName, Round, Run, RunMetrics, SiteProgress
+from app.schemas.runs import Round, Run, RunMetrics, SiteProgress
+from app.schemas.shape import Action, MetricName
 from dashboard import api
 from dashboard.charts import BANDS, Line, loss_curve, metric_curves, timeline
 from dashboard.parts import NO_RUNS, badge, choose_metric, choose_run, draw, headline, label, off_in_words, table

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.schemas import NewToken
+from app.schemas.access import NewToken
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
 pytestmark = pytest.mark.xdist_group("page")

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from app.client import Coordinator
-from app.schemas import DataSettings, Role, Run, RunSettings
+from app.schemas.runs import DataSettings, Run, RunSettings
+from app.schemas.shape import Role
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 from tests.dashboard.browser import FLAGS, SKIPPED, installed
 from tests.dashboard.screens import Screen, running_dashboard, screen

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from app.client import Coordinator
 from app.commands.inspect import look_at
-from app.schemas import DataSettings, Run, RunSettings
+from app.schemas.runs import DataSettings, Run, RunSettings
 from app.site.data import SiteSettings, open_site
 from app.site.window import opened, view_of
 from tests.app.coordinator.services import Service, running_coordinator, trained, wait_until

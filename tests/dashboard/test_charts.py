@@ -3,21 +3,8 @@
 from datetime import UTC, datetime
 
 from app import glance
-from app.schemas import (
-    ClassResult,
-    ComparedRun,
-    Curve,
-    Drift,
-    Headline,
-    LayerDrift,
-    Metric,
-    Results,
-    Round,
-    RunSite,
-    SiteRound,
-    Study,
-    StudyLine,
-)
+from app.schemas.results import ClassResult, ComparedRun, Curve, Results, Study, StudyLine
+from app.schemas.runs import Drift, Headline, LayerDrift, Metric, Round, RunSite, SiteRound
 from dashboard.charts import drift_map, timeline
 from dashboard.result_charts import SAMPLE, bars, class_counts, confusion, histogram, roc
 from dashboard.study_charts import diverged, study_chart, varies

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from app.commands.inspect import look_at
-from app.schemas import Role
+from app.schemas.shape import Role
 from app.site.data import SiteSettings, open_site
 from app.site.window import View, opened, view_of
 from dashboard.window import Window, WindowShut, window_of

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from app.client import Coordinator
-from app.schemas import Page, Round, Run
+from app.schemas.runs import Round, Run
+from app.schemas.shape import Page
 from dashboard import api, parts
 from tests.dashboard.test_charts import a_round
 from tests.dashboard.test_words import a_run

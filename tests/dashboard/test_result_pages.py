@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from app.schemas import Run
+from app.schemas.runs import Run
 from dashboard.words import count, interval, p_value, spaced, style_in_words
 from tests.app.coordinator.services import trained, wait_until
 from tests.dashboard.conftest import SETTINGS, Reader, Study

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from app.schemas import Role
+from app.schemas.shape import Role
 from tests.app.coordinator.services import SMALL, ended, wait_until
 from tests.dashboard.conftest import Study
 from tests.dashboard.screens import PATIENCE, Screen, screen

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from app.schemas import Run
+from app.schemas.runs import Run
 from dashboard.words import interval
 from tests.app.coordinator.services import SMALL, ended, wait_until
 from tests.dashboard.conftest import Reader, Study

@@ -5,20 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.federation.provision import WARN_DAYS
-from app.schemas import (
-    Certificate,
-    Curves,
-    Drift,
-    Me,
-    Metric,
-    Run,
-    RunMetrics,
-    RunSettings,
-    Series,
-    Site,
-    SiteCurves,
-    SiteProgress,
-)
+from app.schemas.access import Certificate, Me, Site
+from app.schemas.runs import Curves, Drift, Metric, Run, RunMetrics, RunSettings, Series, SiteCurves, SiteProgress
 from dashboard.charts import PALETTE, Line, loss_curve, metric_curves
 from dashboard.growth import extended
 from dashboard.words import (

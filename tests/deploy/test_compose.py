@@ -16,7 +16,7 @@ import yaml
 
 from app.client import Coordinator
 from app.processes import free_port
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from dashboard.charts import PLOTLY
 from tests.app.coordinator.services import ended, running_postgresql, wait_until
 

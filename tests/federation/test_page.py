@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.processes import free_port
-from app.schemas import RunSite
+from app.schemas.runs import RunSite
 from dashboard.window import Window
 from mammo.store import open_store
 from tests.app.coordinator.services import ended, running_coordinator, running_postgresql, wait_until

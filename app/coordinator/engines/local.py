@@ -9,7 +9,7 @@ from torch import nn
 from app.coordinator.configuration import data_of, plan_of, quorum_of
 from app.coordinator.facts import facts_of, write_galleries
 from app.coordinator.ledger import RunLedger
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from app.simulation import federation_of
 from app.sources import sites_from
 from fl_core.drift import Drift, drift

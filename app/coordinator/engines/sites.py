@@ -11,7 +11,7 @@ from app.coordinator.engines.nvflare import Admin, NVFlare
 from app.coordinator.ledger import RunLedger
 from app.federation.conduct import Conductor
 from app.federation.terms import Terms
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from app.settings import Settings
 from fl_core.checkpoint import Checkpoint
 from fl_core.models import build_model

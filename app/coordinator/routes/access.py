@@ -13,7 +13,8 @@ from app.coordinator.deps import After, Anyone, Lead, Limit, TheService
 from app.coordinator.problems import not_found
 from app.coordinator.service import Service
 from app.coordinator.tokens import Principal, claimed, listed, new_token, unauthorised
-from app.schemas import AuditCheck, AuditEntry, Exchange, Me, NewToken, Page, Secret, Token
+from app.schemas.access import AuditCheck, AuditEntry, Exchange, Me, NewToken, Secret, Token
+from app.schemas.shape import Page
 
 router = APIRouter(tags=["access"])
 OPERATOR = timedelta(days=365)

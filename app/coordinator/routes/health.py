@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from app.coordinator.db import RunRow, SiteRow
 from app.coordinator.deps import TheService
 from app.coordinator.service import Service
-from app.schemas import Health
+from app.schemas.tables import Health
 from mammofed import __version__
 
 router = APIRouter(tags=["health"])

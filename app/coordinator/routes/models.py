@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from app.coordinator.cards import model_card
 from app.coordinator.deps import Anyone, TheService
 from app.coordinator.exports import Wish, kept_file, made_file
-from app.schemas import ModelFormat, Which
+from app.schemas.shape import ModelFormat, Which
 
 router = APIRouter(tags=["models"])
 

@@ -11,7 +11,8 @@ from app.coordinator.db import RunRow
 from app.coordinator.deps import Anyone, TheService
 from app.coordinator.runs import row_of
 from app.coordinator.studies import studies
-from app.schemas import Comparison, Predictions, Results, Study, Which
+from app.schemas.results import Comparison, Predictions, Results, Study
+from app.schemas.shape import Which
 
 router = APIRouter(tags=["results"])
 Threshold = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]

@@ -11,19 +11,9 @@ from app.coordinator.deps import LARGEST_ID, After, Anyone, Lead, Limit, TheServ
 from app.coordinator.estimate import estimate
 from app.coordinator.problems import not_found
 from app.coordinator.runs import row_of
-from app.schemas import (
-    Action,
-    Drift,
-    Estimate,
-    Event,
-    Page,
-    Round,
-    Run,
-    RunMetrics,
-    RunSettings,
-    RunSite,
-    SiteName,
-)
+from app.schemas.runs import Drift, Event, Round, Run, RunMetrics, RunSettings, RunSite
+from app.schemas.shape import Action, Page, SiteName
+from app.schemas.tables import Estimate
 
 router = APIRouter(tags=["runs"])
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from app.coordinator import sites
 from app.coordinator.deps import Anyone, Lead, OwnSite, TheService
-from app.schemas import Certificate, Enrolment, NewSite, Site
+from app.schemas.access import Certificate, Enrolment, NewSite, Site
 
 router = APIRouter(tags=["sites"])
 

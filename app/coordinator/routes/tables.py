@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from app.coordinator import tables
 from app.coordinator.deps import Anyone
-from app.schemas import AlgorithmRow, ModelRow, Preset
+from app.schemas.tables import AlgorithmRow, ModelRow, Preset
 
 router = APIRouter(tags=["tables"])
 

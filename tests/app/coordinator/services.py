@@ -22,7 +22,9 @@ from sqlalchemy import Engine
 
 from app.client import Coordinator
 from app.coordinator.db import open_database
-from app.schemas import DataSettings, NewToken, Role, Run, RunSettings
+from app.schemas.access import NewToken
+from app.schemas.runs import DataSettings, Run, RunSettings
+from app.schemas.shape import Role
 from app.settings import Settings
 
 Found = TypeVar("Found")

@@ -14,7 +14,8 @@ from app.coordinator import audit
 from app.coordinator.bounded import LARGEST_BODY
 from app.coordinator.db import TokenRow, now, writing_session
 from app.coordinator.main import create_app, opened
-from app.schemas import NewToken, Run
+from app.schemas.access import NewToken
+from app.schemas.runs import Run
 from app.settings import Settings
 from tests.app.coordinator.services import SMALL, Service, answer_of, running_coordinator, wait_until
 

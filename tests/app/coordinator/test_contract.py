@@ -14,7 +14,9 @@ import pytest
 
 from app import schemas
 from app.client import API
-from app.schemas import Event, NewToken, Page, Run
+from app.schemas.access import NewToken
+from app.schemas.runs import Event, Run
+from app.schemas.shape import Page
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
 pytestmark = pytest.mark.xdist_group("contract")

@@ -28,7 +28,7 @@ from app.coordinator.engines.sites import SiteLedger
 from app.coordinator.ledger import Interrupted, Pace, RunLedger
 from app.coordinator.tokens import Principal
 from app.federation.terms import Terms
-from app.schemas import RunSettings
+from app.schemas.runs import RunSettings
 from fl_core.checkpoint import Checkpoint
 from fl_core.rounds import Moment
 from fl_core.state import ServerState, SiteState

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from app.coordinator.logs import JsonLines
-from app.schemas import DataSettings, Run
+from app.schemas.runs import DataSettings, Run
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
 pytestmark = pytest.mark.xdist_group("logs")

@@ -3,7 +3,7 @@
 import pytest
 
 from app.demo import begin_runs
-from app.schemas import Run
+from app.schemas.runs import Run
 from tests.app.coordinator.services import SMALL, Service
 
 pytestmark = pytest.mark.xdist_group("coordinator")

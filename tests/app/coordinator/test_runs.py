@@ -4,7 +4,9 @@ import httpx
 import pytest
 
 from app.client import CoordinatorRefused
-from app.schemas import Action, DataSettings, NewToken, Run
+from app.schemas.access import NewToken
+from app.schemas.runs import DataSettings, Run
+from app.schemas.shape import Action
 from tests.app.coordinator.services import SMALL, Service, ended, wait_until
 
 pytestmark = pytest.mark.xdist_group("coordinator")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.client import Coordinator
-from app.schemas import Run
+from app.schemas.runs import Run
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
 STUDY = {

@@ -6,7 +6,7 @@ import pytest
 
 from app.client import Coordinator
 from app.coordinator.cards import in_words, plain
-from app.schemas import Run
+from app.schemas.runs import Run
 from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
 from tests.app.coordinator.services import Service

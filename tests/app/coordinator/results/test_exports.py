@@ -19,7 +19,8 @@ from app.client import Coordinator, CoordinatorRefused
 from app.coordinator.configuration import data_of
 from app.coordinator.formats import FORMATS, ExportFailed, checked_file
 from app.coordinator.subject import Subject
-from app.schemas import ModelFormat, Run
+from app.schemas.runs import Run
+from app.schemas.shape import ModelFormat
 from app.sources import sites_from
 from fl_core.models import MODELS, build_model
 from tests.app.coordinator.services import SMALL, Service

@@ -12,7 +12,7 @@ from app.client import Coordinator, CoordinatorRefused
 from app.coordinator.comparison import Ends, gap_recovered, on_same_data, on_same_patches, p_values
 from app.coordinator.db import RunRow
 from app.coordinator.results import Scores
-from app.schemas import Run
+from app.schemas.runs import Run
 from fl_core.metrics import point_metrics
 from tests.app.coordinator.services import SMALL, Service
 
