@@ -38,7 +38,7 @@ from mammofed.errors import TrainingFailed
 ANSWER = 10.0  # seconds within which a site answers any order
 COLLECT = 3600.0  # seconds for all parts of an update; the job gives up a silent site long before
 MANY = 1 << 20  # bytes of small tensors that are written together
-POLL = 2.0  # seconds that a site may hold the answer to `wait`
+POLL = 2.0  # seconds that a site may hold the answer to an order while it works
 ENDS: Mapping[str, type[Progress]] = {"train": Trained, "evaluate": Evaluated}  # what comes of an order
 
 Listener = Callable[[str, Answer], None]  # (site, what it told of its progress)
@@ -127,11 +127,11 @@ def side_by_side(
 
 def follow(field: Field, site: str, order: str, content: Answer, until: float) -> Answer:
     """Give an order and wait for its end, telling of progress; a site that is late, or fails, is an error."""
-    field.ask(site, order, **content)
+    words = {**content, "seconds": POLL, "batch": field.terms.plan.batch}
+    asked = order
     while True:
         field.go_on()
-        asked = {"key": content["key"], "seconds": POLL, "batch": field.terms.plan.batch}
-        told = field.ask(site, "wait", extra=POLL, kind=ENDS[order], **asked)
+        told = field.ask(site, asked, extra=POLL, kind=ENDS[order], **words)
         if told["state"] == "done":
             return told
         if told["state"] == "failed":
@@ -139,9 +139,10 @@ def follow(field: Field, site: str, order: str, content: Answer, until: float) -
         if time.monotonic() > until:
             raise SiteLate(f"late: {told['steps']} of {told['of'] or '?'} steps at the deadline")
         if told["state"] == "unknown":  # its process has begun anew
-            field.ask(site, order, **content)
+            asked = order
         else:
             field.progress(site, told)
+            asked = "wait"
 
 
 def fetch(

@@ -1,8 +1,8 @@
 """Orders of the coordinator → training and scoring at the site; only updates, metrics and counts go back.
 
-Every order is answered at once: training and scoring run in a thread, and `wait` tells how far they are. Each may
-be given twice without harm, since an answer may be lost on the way. What goes wrong is answered in words that hold
-nothing of the site's data; the site's own log says more.
+Training and scoring run in a thread: their order, and `wait` after it, are answered when they end, or after so
+many seconds with how far they are. Each order may be given twice without harm, since an answer may be lost on the
+way. What goes wrong is answered in words that hold nothing of the site's data; the site's own log says more.
 """
 
 import json
@@ -141,17 +141,16 @@ class SiteWork:
     # what they start
 
     def begin(self, order: Order, steps: int, work: Callable[[Job], Order]) -> Order:
-        """Start the work in a thread, unless it is under way; what was under way before is given up."""
+        """Start the work in a thread, unless it is under way, and wait; what was under way before is given up."""
         with self.ordering:
-            if self.job is not None and self.job.key == order["key"]:
-                return {}
-            before = self.worker
-            if self.job is not None:
-                self.job.stopped.set()
-            self.job = job = Job(order["key"], steps)
-            self.worker = threading.Thread(target=self.run, args=(job, work, before), daemon=True)
-            self.worker.start()
-        return {}
+            before = self.job
+            if before is None or before.key != order["key"]:
+                if before is not None:
+                    before.stopped.set()
+                self.job = job = Job(order["key"], steps)
+                self.worker = threading.Thread(target=self.run, args=(job, work, self.worker), daemon=True)
+                self.worker.start()
+        return self.wait(order)
 
     def run(self, job: Job, work: Callable[[Job], Order], before: threading.Thread | None) -> None:
         """In the thread: wait for the end of what was given up, work, keep the outcome."""
