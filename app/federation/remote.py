@@ -1,7 +1,7 @@
 """One round over sites that are reached by calls: train, fetch, check, sum, score; who is silent, late or lies is
 left out, and named.
 
-Each site has a thread of its own that waits for it. Updates are fetched in parts to disk and looked at one at a
+Each site has a thread of its own that waits for it. Updates are fetched in parts to disk and looked at two at a
 time, and the sum runs over the disk in the order of the sites: memory does not grow with their number.
 """
 
@@ -30,7 +30,7 @@ from fl_core.state import ServerState, Update
 from mammofed.errors import TrainingFailed
 
 OPENING = 60.0  # seconds more for the first answer in a segment: the site opens its data
-FETCHING = 2  # sites whose updates are fetched at once
+TAKING = 2  # sites whose updates are fetched and looked at side by side
 
 
 class QuorumMissed(TrainingFailed):
@@ -120,11 +120,11 @@ def train_at(
     members: Mapping[str, Member],
     sites: Sequence[str],
 ) -> Taken:
-    """Order, wait, fetch, look at: each site in a thread, the looking one at a time."""
+    """Order, wait, fetch, look at: each site in a thread, some updates at a time."""
     key = f"{gate.wanted.round}-{uuid.uuid4().hex}"
     until = field.deadline()
     meeting = Table(field, key, sites)
-    looking, fetching = threading.Lock(), threading.Semaphore(FETCHING)
+    taking = threading.Semaphore(TAKING)
     updates: dict[str, Update] = {}
     arrived: dict[str, Arrived] = {}
 
@@ -133,9 +133,8 @@ def train_at(
             order = field.order_of(site, key, model, bases.get(site, Base()))
             done = follow(field, site, "train", {**order, "meets": meeting.is_needed}, until)
             path = field.folder / f"{site}.update"
-            with fetching:
+            with taking:
                 fetch(field, site, "update", done, path, largest(gate.wanted), field.deadline())
-            with looking:
                 found = look_at(path, done["digest"], site, members[site].patches, gate)
             arrived[site], updates[site] = found
         return done
