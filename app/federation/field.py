@@ -7,7 +7,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,16 +113,21 @@ def side_by_side(
     work: Callable[[str], Answer], sites: Sequence[str]
 ) -> tuple[dict[str, Answer], dict[str, LeftOut]]:
     """Do the same with each site in a thread; answers in the order of the sites, and reasons of those without."""
-    done: dict[str, Answer] = {}
     left_out: dict[str, LeftOut] = {}
+    return dict(in_turn(work, sites, left_out)), left_out
+
+
+def in_turn(
+    work: Callable[[str], Answer], sites: Sequence[str], left_out: dict[str, LeftOut]
+) -> Generator[tuple[str, Answer]]:
+    """The same one by one, while later sites are still at it; reasons are added to those of the left out."""
     with ThreadPoolExecutor(max(1, len(sites))) as pool:
         futures = {site: pool.submit(work, site) for site in sites}
         for site, future in futures.items():
             try:
-                done[site] = future.result()
+                yield site, future.result()
             except (SiteSilent, SiteRefused, BadUpdate) as error:
                 left_out[site] = why(error)
-    return done, left_out
 
 
 def follow(field: Field, site: str, order: str, content: Answer, until: float) -> Answer:

@@ -15,7 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.federation.accept import norm
+from app.federation.accept import Arrived, norm
 from app.federation.answers import SiteLate
 from app.federation.conduct import Conductor
 from app.federation.desk import Desk
@@ -129,6 +129,27 @@ def test_a_fast_site_is_done_with_the_answer_to_its_order(
     trained(neighbours, terms_of(SHORT("fedavg", rounds=1), quorum=3))
     assert neighbours.heard.count((FIRST, "train")) == 1
     assert {order for _, order in neighbours.heard} == {"hello", "train", "send", "evaluate", "commit"}
+
+
+def test_updates_are_summed_while_others_arrive(
+    neighbours: Neighbours, data: tuple[SiteData, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, loaded = Arrived.load, threading.Event()
+    in_time: list[bool] = []
+
+    def loading(arrived: Arrived) -> Update:
+        loaded.set()
+        return load(arrived)
+
+    def before(site: str, order: str) -> None:
+        if (site, order) == (THIRD, "send") and not in_time:
+            in_time.append(loaded.wait(60.0))
+
+    monkeypatch.setattr(Arrived, "load", loading)
+    neighbours.before = before
+    plan = SHORT("bn-scaffold", rounds=1)
+    assert same(trained(neighbours, terms_of(plan, quorum=3)), on_one_machine(plan, data))
+    assert in_time == [True]
 
 
 def test_a_site_that_falls_silent_is_left_out_and_comes_back(
