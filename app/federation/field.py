@@ -132,7 +132,7 @@ def in_turn(
 
 def follow(field: Field, site: str, order: str, content: Answer, until: float) -> Answer:
     """Give an order and wait for its end, telling of progress; a site that is late, or fails, is an error."""
-    words = {**content, "seconds": POLL, "batch": field.terms.plan.batch}
+    words = {**content, "seconds": POLL}
     asked = order
     while True:
         field.go_on()
