@@ -21,6 +21,10 @@ class BadUpdate(TrainingFailed):
     """An update that does not count; the message names site and tensor."""
 
 
+class MissingUpdate(TrainingFailed):
+    """Fewer updates came than were announced; the sum does not count."""
+
+
 class WeightedMean:
     """Σ P_i x_i over named tensors: weights in their own precision, statistics in float64, integers by maximum."""
 
@@ -108,7 +112,7 @@ def aggregate(
         came += update.patches
         del update  # before the next one is made
     if came != here:
-        raise TrainingFailed(f"updates for {came} patches came, {here} were announced: aggregate them once more")
+        raise MissingUpdate(f"updates for {came} patches came, {here} were announced: aggregate them once more")
     for site in absent:
         kept = site.load()
         c.add(kept.c, site.patches / everyone)

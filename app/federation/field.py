@@ -7,7 +7,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ from mammofed.errors import TrainingFailed
 ANSWER = 10.0  # seconds within which a site answers any order
 COLLECT = 3600.0  # seconds for all parts of an update; the job gives up a silent site long before
 MANY = 1 << 20  # bytes of small tensors that are written together
-POLL = 2.0  # seconds that a site may hold the answer to `wait`
+POLL = 2.0  # seconds that a site may hold the answer to an order while it works
 ENDS: Mapping[str, type[Progress]] = {"train": Trained, "evaluate": Evaluated}  # what comes of an order
 
 Listener = Callable[[str, Answer], None]  # (site, what it told of its progress)
@@ -113,25 +113,30 @@ def side_by_side(
     work: Callable[[str], Answer], sites: Sequence[str]
 ) -> tuple[dict[str, Answer], dict[str, LeftOut]]:
     """Do the same with each site in a thread; answers in the order of the sites, and reasons of those without."""
-    done: dict[str, Answer] = {}
     left_out: dict[str, LeftOut] = {}
+    return dict(in_turn(work, sites, left_out)), left_out
+
+
+def in_turn(
+    work: Callable[[str], Answer], sites: Sequence[str], left_out: dict[str, LeftOut]
+) -> Generator[tuple[str, Answer]]:
+    """The same one by one, while later sites are still at it; reasons are added to those of the left out."""
     with ThreadPoolExecutor(max(1, len(sites))) as pool:
         futures = {site: pool.submit(work, site) for site in sites}
         for site, future in futures.items():
             try:
-                done[site] = future.result()
+                yield site, future.result()
             except (SiteSilent, SiteRefused, BadUpdate) as error:
                 left_out[site] = why(error)
-    return done, left_out
 
 
 def follow(field: Field, site: str, order: str, content: Answer, until: float) -> Answer:
     """Give an order and wait for its end, telling of progress; a site that is late, or fails, is an error."""
-    field.ask(site, order, **content)
+    words = {**content, "seconds": POLL}
+    asked = order
     while True:
         field.go_on()
-        asked = {"key": content["key"], "seconds": POLL, "batch": field.terms.plan.batch}
-        told = field.ask(site, "wait", extra=POLL, kind=ENDS[order], **asked)
+        told = field.ask(site, asked, extra=POLL, kind=ENDS[order], **words)
         if told["state"] == "done":
             return told
         if told["state"] == "failed":
@@ -139,9 +144,10 @@ def follow(field: Field, site: str, order: str, content: Answer, until: float) -
         if time.monotonic() > until:
             raise SiteLate(f"late: {told['steps']} of {told['of'] or '?'} steps at the deadline")
         if told["state"] == "unknown":  # its process has begun anew
-            field.ask(site, order, **content)
+            asked = order
         else:
             field.progress(site, told)
+            asked = "wait"
 
 
 def fetch(

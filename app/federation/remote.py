@@ -1,15 +1,16 @@
 """One round over sites that are reached by calls: train, fetch, check, sum, score; who is silent, late or lies is
 left out, and named.
 
-Each site has a thread of its own that waits for it. Updates are fetched in parts to disk and looked at one at a
-time, and the sum runs over the disk in the order of the sites: memory does not grow with their number.
+Each site has a thread of its own that waits for it. Updates are fetched in parts to disk and looked at two at a
+time, and the sum runs over the disk in the order of the sites, behind those that arrive: memory does not grow with
+their number.
 """
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -18,19 +19,22 @@ import torch
 
 from app.federation.accept import Arrived, Gate, absurd, largest, look_at
 from app.federation.answers import SHOWN, Answer, Form, Hello, SiteRefused, most_scores, read_scores
-from app.federation.field import Field, LeftOut, fetch, follow, side_by_side
+from app.federation.field import Field, LeftOut, fetch, follow, in_turn, side_by_side
 from app.federation.link import SiteSilent
 from app.federation.standing import RoundResult, Standing, read_variates
 from app.federation.terms import Member, Terms
 from app.site.state import Base
-from fl_core.aggregate import Absent, BadUpdate, aggregate, expected
+from fl_core.aggregate import Absent, BadUpdate, MissingUpdate, aggregate, expected
 from fl_core.evaluate import Scored
 from fl_core.roles import Roles
 from fl_core.state import ServerState, Update
 from mammofed.errors import TrainingFailed
 
 OPENING = 60.0  # seconds more for the first answer in a segment: the site opens its data
-FETCHING = 2  # sites whose updates are fetched at once
+TAKING = 2  # sites whose updates are fetched and looked at side by side
+
+
+SumOf = Callable[[Sequence[str], Iterable[Update]], ServerState]  # of these sites, whose updates come in order
 
 
 class QuorumMissed(TrainingFailed):
@@ -78,11 +82,13 @@ def one_round(
         known, refused = greet(field, sites, standing.members)
     left_out = {**away, **refused}
     members = {**standing.members, **{site: Member.of(hello) for site, hello in known.items()}}
+    sum_of = partial(sum_up, field.terms, roles, server, replace(standing, members=members))
     gate = Gate(expected(field.terms.plan.row, roles, server), server, frozenset(roles.statistics))
     while True:
-        chosen = [site for site in known if site not in left_out]
+        chosen = [site for site in field.terms.sites if site in known and site not in left_out]
         check_quorum(field.terms, chosen, left_out)
-        taken = train_at(field, gate, offering.result(), standing.bases, members, chosen)
+        model, patches = offering.result(), {site: members[site].patches for site in chosen}
+        taken = train_at(field, gate, model, standing.bases, patches, sum_of)
         left_out.update(taken.left_out)
         if not taken.dispersed:
             break  # else all meet again, without the site that left
@@ -91,7 +97,9 @@ def one_round(
         left_out[site] = LeftOut("refused", reason)
     arrived = {site: found for site, found in taken.arrived.items() if site not in left_out}
     check_quorum(field.terms, list(arrived), left_out)
-    summed = sum_up(field.terms, roles, server, standing, members, arrived)
+    summed = taken.summed
+    if summed is None or len(arrived) < len(chosen):
+        summed = sum_of(list(arrived), (found.load() for found in arrived.values()))
     updates = tuple(taken.updates[site] for site in arrived)
     return RoundResult(summed, updates, arrived, members, left_out)
 
@@ -108,6 +116,7 @@ class Taken:
 
     arrived: Mapping[str, Arrived]  # in the order of the sites
     updates: Mapping[str, Update]
+    summed: ServerState | None  # all of them, where nobody is left out
     left_out: Mapping[str, LeftOut]
     dispersed: frozenset[str]  # sites that failed for no other reason than that another had left their meeting
 
@@ -117,14 +126,15 @@ def train_at(
     gate: Gate,
     model: Answer,
     bases: Mapping[str, Base],
-    members: Mapping[str, Member],
-    sites: Sequence[str],
+    patches: Mapping[str, int],  # of each site, in the order of the sums
+    sum_of: SumOf,
 ) -> Taken:
-    """Order, wait, fetch, look at: each site in a thread, the looking one at a time."""
+    """Order, wait, fetch, look at: each site in a thread, some updates at a time; and sum those that have come."""
     key = f"{gate.wanted.round}-{uuid.uuid4().hex}"
     until = field.deadline()
+    sites = list(patches)
     meeting = Table(field, key, sites)
-    looking, fetching = threading.Lock(), threading.Semaphore(FETCHING)
+    taking = threading.Semaphore(TAKING)
     updates: dict[str, Update] = {}
     arrived: dict[str, Arrived] = {}
 
@@ -133,18 +143,20 @@ def train_at(
             order = field.order_of(site, key, model, bases.get(site, Base()))
             done = follow(field, site, "train", {**order, "meets": meeting.is_needed}, until)
             path = field.folder / f"{site}.update"
-            with fetching:
+            with taking:
                 fetch(field, site, "update", done, path, largest(gate.wanted), field.deadline())
-            with looking:
-                found = look_at(path, done["digest"], site, members[site].patches, gate)
+                found = look_at(path, done["digest"], site, patches[site], gate)
             arrived[site], updates[site] = found
         return done
 
-    _, left_out = side_by_side(attend, sites)
+    left_out: dict[str, LeftOut] = {}
+    summed = None
+    with closing(in_turn(attend, sites, left_out)) as coming, suppress(MissingUpdate):
+        summed = sum_of(sites, (arrived[site].load() for site, _ in coming))
     dispersed = frozenset(meeting.dispersed)
     came = {site: arrived[site] for site in sites if site in arrived}
     reasons = {site: reason for site, reason in left_out.items() if site not in dispersed}
-    return Taken(came, updates, reasons, dispersed)
+    return Taken(came, updates, summed, reasons, dispersed)
 
 
 class Table:
@@ -179,19 +191,17 @@ def sum_up(
     roles: Roles,
     server: ServerState,
     standing: Standing,
-    members: Mapping[str, Member],
-    arrived: Mapping[str, Arrived],
+    sites: Sequence[str],
+    updates: Iterable[Update],
 ) -> ServerState:
-    """The next server state: updates from disk in the order of the sites, then the variates of the absent."""
-    order = [site for site in terms.sites if site in arrived]
+    """The next server state: the updates of these sites, in their order, then the variates of the absent."""
+    patches = {site: member.patches for site, member in standing.members.items()}
     absent = [
-        Absent(members[site].patches, partial(read_variates, standing.variates[site]))
+        Absent(patches[site], partial(read_variates, standing.variates[site]))
         for site in terms.sites
-        if site in standing.variates and site not in arrived
+        if site in standing.variates and site not in sites
     ]
-    patches = {site: arrived[site].patches for site in order}
-    updates = (arrived[site].load() for site in order)
-    return aggregate(terms.plan.row, roles, server, updates, patches, absent)
+    return aggregate(terms.plan.row, roles, server, updates, {site: patches[site] for site in sites}, absent)
 
 
 def settle(field: Field, bases: Mapping[str, Base], sites: Sequence[str]) -> None:

@@ -1,14 +1,13 @@
 """Orders of the coordinator → training and scoring at the site; only updates, metrics and counts go back.
 
-Every order is answered at once: training and scoring run in a thread, and `wait` tells how far they are. Each may
-be given twice without harm, since an answer may be lost on the way. What goes wrong is answered in words that hold
-nothing of the site's data; the site's own log says more.
+Training and scoring run in a thread: their order, and `wait` after it, are answered when they end, or after so
+many seconds with how far they are. Each order may be given twice without harm, since an answer may be lost on the
+way. What goes wrong is answered in words that hold nothing of the site's data; the site's own log says more.
 """
 
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -49,7 +48,6 @@ class Job:
 
     key: str
     of: int  # steps in all
-    began: float = field(default_factory=time.monotonic)
     steps: int = 0
     stopped: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -62,14 +60,10 @@ class Job:
         if self.stopped.is_set():
             raise Abandoned(f"order {self.key} no longer counts")
 
-    def told(self, batch: int) -> Order:
+    def told(self) -> Order:
         """How far it is: progress, apart from the fact that the site answers."""
-        seconds = time.monotonic() - self.began
         state = "working" if not self.ended.is_set() else "failed" if self.error else "done"
-        speed = self.steps * batch / seconds if self.steps and seconds else None
-        left = (self.of - self.steps) * seconds / self.steps if self.steps else None
-        plain = {"state": state, "steps": self.steps, "of": self.of, "speed": speed, "left": left}
-        return {**plain, "error": self.error, **(self.result or {})}
+        return {"state": state, "steps": self.steps, "of": self.of, "error": self.error, **(self.result or {})}
 
 
 class SiteWork:
@@ -127,7 +121,7 @@ class SiteWork:
         if job is None or job.key != order["key"]:
             return {"state": "unknown"}
         job.ended.wait(order["seconds"])
-        return job.told(order["batch"])
+        return job.told()
 
     def send(self, order: Order) -> memoryview:
         """A part of the update, or of the scores, that the last order left."""
@@ -141,17 +135,16 @@ class SiteWork:
     # what they start
 
     def begin(self, order: Order, steps: int, work: Callable[[Job], Order]) -> Order:
-        """Start the work in a thread, unless it is under way; what was under way before is given up."""
+        """Start the work in a thread, unless it is under way, and wait; what was under way before is given up."""
         with self.ordering:
-            if self.job is not None and self.job.key == order["key"]:
-                return {}
-            before = self.worker
-            if self.job is not None:
-                self.job.stopped.set()
-            self.job = job = Job(order["key"], steps)
-            self.worker = threading.Thread(target=self.run, args=(job, work, before), daemon=True)
-            self.worker.start()
-        return {}
+            before = self.job
+            if before is None or before.key != order["key"]:
+                if before is not None:
+                    before.stopped.set()
+                self.job = job = Job(order["key"], steps)
+                self.worker = threading.Thread(target=self.run, args=(job, work, self.worker), daemon=True)
+                self.worker.start()
+        return self.wait(order)
 
     def run(self, job: Job, work: Callable[[Job], Order], before: threading.Thread | None) -> None:
         """In the thread: wait for the end of what was given up, work, keep the outcome."""
@@ -159,7 +152,6 @@ class SiteWork:
             before.join()
         self.left = {}
         try:
-            job.began = time.monotonic()
             job.result = work(job)
         except Exception as error:
             job.error = told_outside(error)

@@ -15,7 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from app.federation.accept import norm
+from app.federation.accept import Arrived, norm
 from app.federation.answers import SiteLate
 from app.federation.conduct import Conductor
 from app.federation.desk import Desk
@@ -43,6 +43,7 @@ CHOICE = DataChoice(sites=3, patches=30, image_size=32)
 ROWS = [name for name, row in ALGORITHMS.items() if not row.pooled]
 Scores = dict[str, torch.Tensor]
 SHORT = partial(small_plan, rounds=2, local_steps=2, batch=4)
+TELLING = ("train", "evaluate", "wait")  # orders whose answer tells how far the work is
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,12 @@ def terms_of(plan: Plan, **changes: Any) -> Terms:
 def neighbours(tmp_path: Path) -> Neighbours:
     words = "synthetic:{}/3,patches=30,size=32"
     return Neighbours(tmp_path, {site: words.format(number) for number, site in enumerate(SITES, 1)})
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites answer at once, so that they are asked again while they work."""
+    monkeypatch.setattr("app.federation.field.POLL", 0.0)
 
 
 def ledger_of(conductor: Conductor) -> TestLedger:
@@ -115,6 +122,36 @@ def test_every_row_ends_bit_identical_to_one_machine(
     assert last.record["loss_low"] < last.record["loss"]
 
 
+def test_a_fast_site_is_done_with_the_answer_to_its_order(
+    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.federation.field.POLL", 60.0)
+    trained(neighbours, terms_of(SHORT("fedavg", rounds=1), quorum=3))
+    assert neighbours.heard.count((FIRST, "train")) == 1
+    assert {order for _, order in neighbours.heard} == {"hello", "train", "send", "evaluate", "commit"}
+
+
+def test_updates_are_summed_while_others_arrive(
+    neighbours: Neighbours, data: tuple[SiteData, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, loaded = Arrived.load, threading.Event()
+    in_time: list[bool] = []
+
+    def loading(arrived: Arrived) -> Update:
+        loaded.set()
+        return load(arrived)
+
+    def before(site: str, order: str) -> None:
+        if (site, order) == (THIRD, "send") and not in_time:
+            in_time.append(loaded.wait(60.0))
+
+    monkeypatch.setattr(Arrived, "load", loading)
+    neighbours.before = before
+    plan = SHORT("bn-scaffold", rounds=1)
+    assert same(trained(neighbours, terms_of(plan, quorum=3)), on_one_machine(plan, data))
+    assert in_time == [True]
+
+
 def test_a_site_that_falls_silent_is_left_out_and_comes_back(
     neighbours: Neighbours, data: tuple[SiteData, ...]
 ) -> None:
@@ -143,6 +180,7 @@ def read(ledger: FolderLedger, number: int) -> Any:
     return type("Round", (), read_manifest(ledger.folder / "rounds" / f"{number:06d}.json"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_variates_stay_the_weighted_mean_over_all_sites(neighbours: Neighbours) -> None:
     heard = neighbours.heard
 
@@ -162,6 +200,7 @@ def test_the_variates_stay_the_weighted_mean_over_all_sites(neighbours: Neighbou
         torch.testing.assert_close(value, mean)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_site_killed_in_a_round_goes_on_from_its_disk(
     neighbours: Neighbours, data: tuple[SiteData, ...]
 ) -> None:
@@ -215,6 +254,7 @@ def test_a_coordinator_that_lost_its_last_round_goes_on_from_the_one_before(
         assert len(list((neighbours.folder / site / "runs" / "run-1").glob("*.safetensors"))) == 2
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_engine_that_loses_its_job_goes_on_at_the_last_round(
     neighbours: Neighbours, data: tuple[SiteData, ...]
 ) -> None:
@@ -264,7 +304,7 @@ def changed(change: Callable[[Update], Update]) -> Callable[[str, str, bytes], b
         if order == "send" and json.loads(text)["what"] == "update":
             content = json.loads(text)
             return packed["update"][content["offset"] : content["offset"] + content["size"]]
-        told = json.loads(answer) if order == "wait" else {}
+        told = json.loads(answer) if order in TELLING else {}
         if "digest" in told:
             update = unpack(Update, bytes(lie.site.left["update"]))  # type: ignore[attr-defined]
             packed["update"] = pack(change(update))
@@ -335,7 +375,7 @@ NONSENSE: Mapping[str, Lie] = {
     "no words": instead_of("hello", b"[1, 2]"),
     "no bottom": instead_of("hello", b"[" * 100_000),
     "too many words": instead_of("hello", b'"' + b"x" * (2 << 20) + b'"'),
-    "nothing to a wait": instead_of("wait", b"{}"),
+    "nothing to an order": instead_of("train", b"{}"),
     "no classes": with_words("hello", classes=None),
     "a class twice": with_words("hello", classes=["mass"] * 5),
     "counts of other classes": with_words("hello", train=[1, 2]),
@@ -344,7 +384,7 @@ NONSENSE: Mapping[str, Lie] = {
     "endless patches": with_words("hello", patches=float("inf")),
     "another's name": with_words("hello", site=THIRD),
     "other channels": with_words("hello", shape=[3, 32, 32]),
-    "no digest": with_words("wait", b'"done"', digest=7),
+    "no digest": with_words("train", b'"done"', digest=7),
 }
 
 
@@ -377,7 +417,7 @@ def with_scores(change: Callable[[Scores], Scores]) -> Lie:
         content = json.loads(text)
         if order == "send" and content["what"] == "scores":
             return spooled["scores"][content["offset"] : content["offset"] + content["size"]]
-        told = json.loads(answer) if order == "wait" else {}
+        told = json.loads(answer) if order in TELLING else {}
         if not told.get("scores"):
             return answer
         honest = {"scores": torch.full((4, 5), 0.2, dtype=torch.float64), "labels": torch.arange(4)}
@@ -397,8 +437,8 @@ FALSE_SCORES: Mapping[str, Lie] = {
     "classes": with_scores(lambda honest: {**honest, "scores": honest["scores"][:, :4].clone()}),
     "labels": with_scores(lambda honest: {**honest, "labels": honest["labels"] + 3}),
     "names": with_scores(lambda honest: {"scores": honest["scores"]}),
-    "size": with_words("wait", b'"metrics"', scores={"digest": "0" * 64, "bytes": 1 << 32}),
-    "metrics": with_words("wait", b'"metrics"', metrics={"accuracy": 1.0}),
+    "size": with_words("evaluate", b'"metrics"', scores={"digest": "0" * 64, "bytes": 1 << 32}),
+    "metrics": with_words("evaluate", b'"metrics"', metrics={"accuracy": 1.0}),
 }
 
 
@@ -418,7 +458,7 @@ def test_a_replayed_update_is_refused(neighbours: Neighbours) -> None:
     old: dict[str, bytes] = {}
 
     def lie(order: str, text: str, answer: bytes) -> bytes:
-        told = json.loads(answer) if order == "wait" else {}
+        told = json.loads(answer) if order in TELLING else {}
         if "digest" in told and "metrics" not in told:
             old.setdefault("told", answer)
             left = neighbours.works[SECOND].left
@@ -650,7 +690,8 @@ def test_scores_that_stay_at_a_site_leave_combined_metrics(tmp_path: Path) -> No
     assert test["pooled"] is False
     assert set(test["sites"]) == set(SITES)
     assert test["accuracy"]["low"] is None
-    assert {order for _, order in neighbours.heard} == {"hello", "train", "wait", "send", "evaluate", "commit"}
+    sent = [site for site, order in neighbours.heard if order == "send"]
+    assert sorted(sent) == sorted(SITES)  # each its update
 
 
 @pytest.mark.parametrize(("floor", "shown"), [(10, 30), (11, 0)])
