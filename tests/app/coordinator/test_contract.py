@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app import schemas
 from app.client import API
-from app.schemas.access import NewToken
-from app.schemas.runs import Event, Run
-from app.schemas.shape import Page
+from app.schemas.access import Exchange, NewSite, NewToken
+from app.schemas.runs import Event, Run, RunSettings
+from app.schemas.shape import Page, Problem
 from tests.app.coordinator.services import SMALL, Service, running_coordinator, trained
 
 pytestmark = pytest.mark.xdist_group("contract")
@@ -57,12 +56,13 @@ def test_every_body_is_described_with_examples_that_fit(service: Service) -> Non
         one["requestBody"]["content"]["application/json"]["schema"] for one in operations if "requestBody" in one
     ]
     names = {body["$ref"].rpartition("/")[2] for body in bodies}
-    assert names == {"RunSettings", "NewSite", "NewToken", "Exchange"}
-    for name in (*names, "Problem"):
-        schema = found["components"]["schemas"][name]
+    shapes = (RunSettings, NewSite, NewToken, Exchange)
+    assert names == {shape.__name__ for shape in shapes}
+    for shape in (*shapes, Problem):
+        schema = found["components"]["schemas"][shape.__name__]
         fields = {field: how.get("examples", [None])[0] for field, how in schema["properties"].items()}
         for example in schema.get("examples", [fields]):
-            getattr(schemas, name).model_validate(example)
+            shape.model_validate(example)
 
 
 def known_names(service: Service, run: Run) -> str:
