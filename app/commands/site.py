@@ -11,7 +11,7 @@ from app.commands.inspect import look_at, show
 from app.federation.processes import client_command, run_until_told
 from app.site.data import SYNTHETIC, SiteSettings, introduce, open_site, write_settings
 from app.site.home import HOME, Joined, contact_of, forget, is_at_work, joined
-from app.site.kit import expiry_of, unpack_kit
+from app.site.kit import expiry_of, site_of, unpack_kit
 from app.site.window import View, opened, view_of
 from mammo.quality import Report
 from mammofed.errors import BadData, BadSetting
@@ -45,10 +45,11 @@ def join(
     home: Home = HERE,
 ) -> None:
     """Check the data, say what the coordinator will learn of them, and take part until told to stop."""
+    site = site_of(kit)
     report = preflight(data)
-    site = unpack_kit(kit, home)
     settings = SiteSettings(site, absolute(data), style, absolute(test) if test else None, share_scores, floor)
     view = told(settings, report)
+    unpack_kit(kit, home)  # last, since it holds the private key: a refusal leaves none
     (home / "left").unlink(missing_ok=True)
     write_settings(home, settings)
     with held(home / "agent", "agent of this site"), opened(home, view, window_port) as window:

@@ -1,0 +1,38 @@
+"""`mammofed site ...` as a hospital meets it: what is refused, what it says, what it leaves on the disk."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import app
+from mammofed.errors import BadSetting, MammofedError
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A kit with a key in it, and nothing else that a refused site would need."""
+    path = tmp_path / "hospital-1.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("kit.json", json.dumps({"site": "hospital-1"}))
+        packed.writestr("startup/client.key", "secret")
+    return path
+
+
+def site(*words: object) -> Any:
+    """What a command says; an error of ours stays what it is."""
+    done = CliRunner().invoke(app, ["site", *map(str, words)])
+    if isinstance(done.exception, MammofedError):
+        raise done.exception
+    assert done.exit_code == 0, done.output or done.exception
+    return done.stdout
+
+
+def test_a_site_that_is_refused_for_its_data_keeps_no_key(kit: Path, tmp_path: Path) -> None:
+    data = "synthetic:1/2,patches=40,size=32"
+    with pytest.raises(BadSetting, match="1000 or more are needed"):
+        site("join", kit, "--data", data, "--floor", 1000, "--home", tmp_path / "home")
+    assert not (tmp_path / "home").exists()
