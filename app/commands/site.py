@@ -13,7 +13,10 @@ from app.site.data import SYNTHETIC, SiteSettings, introduce, open_site, write_s
 from app.site.home import HOME, Joined, contact_of, forget, is_at_work, joined
 from app.site.kit import expiry_of, site_of, unpack_kit
 from app.site.window import View, opened, view_of
+from mammo.examine import holds_dicom
+from mammo.folder import is_image_folder
 from mammo.quality import Report
+from mammo.store import is_store
 from mammofed.errors import BadData, BadSetting
 from mammofed.files import held
 
@@ -117,6 +120,11 @@ def preflight(data: str) -> Report | None:
     path = Path(data)
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
+    if not is_store(path) and not is_image_folder(path) and holds_dicom(path):
+        raise BadSetting(
+            f"{path} holds DICOM files: cut patches with `mammofed patches {path} --out STORE`, "
+            "then join with --data STORE"
+        )
     report, _ = look_at(path, [], os.cpu_count() or 1, pictures=False)
     show(report)
     if report.exit_code == 2:

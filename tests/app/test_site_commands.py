@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from mammofed.errors import BadSetting, MammofedError
+from tests.mammo.files import breast, save
 
 
 @pytest.fixture
@@ -36,3 +37,15 @@ def test_a_site_that_is_refused_for_its_data_keeps_no_key(kit: Path, tmp_path: P
     with pytest.raises(BadSetting, match="1000 or more are needed"):
         site("join", kit, "--data", data, "--floor", 1000, "--home", tmp_path / "home")
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", ["image.dcm", "patient-1/IM0001"])
+def test_mammograms_instead_of_patches_are_refused_with_the_way_to_cut_them(
+    name: str, kit: Path, tmp_path: Path
+) -> None:
+    studies = tmp_path / "studies"
+    (studies / name).parent.mkdir(parents=True)
+    (studies / "broken-link").symlink_to("nowhere")
+    save(studies / name, breast())
+    with pytest.raises(BadSetting, match=f"mammofed patches {studies} --out STORE`, then join with --data STORE"):
+        site("join", kit, "--data", studies, "--home", tmp_path / "home")
