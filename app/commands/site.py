@@ -104,10 +104,11 @@ def resume(home: Home = HERE) -> None:
 
 @app.command()
 def leave(home: Home = HERE) -> None:
-    """Stop the agent and delete the kit's key and all state: the site is out, and the data are as they were."""
+    """Stop the agent, delete the unpacked kit and all state: the site is out, and the data are as they were."""
     name = joined(home).settings.name
     (home / "left").touch()
     forget(home)
+    typer.echo("the kit's own file, from which it joined, still holds the private key: delete that too")
     typer.echo(
         f"{name} has left; tell the coordinator, who removes it with mammofed federation remove-site {name}"
     )

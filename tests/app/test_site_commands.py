@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.site.data import SiteSettings, write_settings
 from mammofed.errors import BadSetting, MammofedError
 from tests.mammo.files import breast, save
 
@@ -49,3 +50,8 @@ def test_mammograms_instead_of_patches_are_refused_with_the_way_to_cut_them(
     save(studies / name, breast())
     with pytest.raises(BadSetting, match=f"mammofed patches {studies} --out STORE`, then join with --data STORE"):
         site("join", kit, "--data", studies, "--home", tmp_path / "home")
+
+
+def test_who_leaves_is_told_that_the_kits_file_still_holds_the_key(tmp_path: Path) -> None:
+    write_settings(tmp_path, SiteSettings("hospital-1", "synthetic:1/2"))
+    assert "still holds the private key: delete that too" in site("leave", "--home", tmp_path)
