@@ -55,7 +55,7 @@ def read_federation(folder: Path) -> Federation:
     """The federation of a folder."""
     try:
         found = json.loads((folder / "federation.json").read_bytes())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadSetting(f"{folder} holds no federation: make one with mammofed federation init") from error
     return Federation(**{**found, "sites": tuple(found["sites"]), "removed": tuple(found["removed"])})
 

@@ -161,6 +161,8 @@ def test_what_is_no_token_says_so(service: Service, tmp_path: Path, text: str) -
         ("PORT", "99999", "port: "),
         ("PARALLEL_RUNS", "0", "parallel_runs: "),
         ("CORS_ORIGINS", "x", "cors_origins"),
+        ("FEDERATION", "nowhere", "nowhere holds no federation: make one with"),
+        ("FEDERATION", __file__, "holds no federation: make one with"),
     ],
 )
 def test_a_wrong_setting_is_named(service: Service, name: str, value: str, said: str) -> None:
