@@ -81,6 +81,17 @@ def test_a_run_is_created_stepped_watched_and_shown(service: Service, tiny: Path
     assert "2/2" in listed
 
 
+def test_a_run_at_hospitals_claims_no_data_of_the_coordinators(service: Service, tiny: Path) -> None:
+    with service.client() as lead:
+        lead.enrol("hospital-1")
+    here, there = created(service, "--from", tiny), created(service, "--engine", "nvflare", "--site", "hospital-1")
+    assert "synthetic" in mammofed(service, "run", "show", here).stdout
+    shown = mammofed(service, "run", "show", there).stdout
+    assert "hospital-1" in shown
+    assert "data." not in shown
+    assert "synthetic" not in shown
+
+
 def test_watching_a_stopped_run_exits_with_1(service: Service, tiny: Path) -> None:
     run = created(service, "--from", tiny, "--start")
     mammofed(service, "run", "stop", run)
