@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom.misc import is_dicom
 
 from mammo.annotations import Lesion, Refused, refuse
 from mammo.deid import Identity, find_identity
@@ -66,6 +67,11 @@ def find_files(root: Path) -> list[Path]:
         for path in found
         if path.suffix.lower() not in OTHER_FILES and path.name != "DICOMDIR" and not path.name.startswith(".")
     )
+
+
+def holds_dicom(root: Path) -> bool:
+    """Whether some file says in its first bytes that it is DICOM."""
+    return any(os.access(path, os.R_OK) and is_dicom(path) for path in find_files(root))
 
 
 def name_of(path: Path, root: Path) -> str:

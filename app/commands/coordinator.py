@@ -12,6 +12,7 @@ import uvicorn
 from app.commands.connection import checked
 from app.coordinator.logs import log_as_json
 from app.coordinator.main import create_app, opened
+from app.federation.provision import read_federation
 from app.settings import Settings
 from mammofed.errors import BadSetting
 
@@ -33,6 +34,8 @@ def command(
 
 def serve(settings: Settings) -> None:
     """Run the service in this process."""
+    if settings.federation is not None:
+        read_federation(settings.federation.expanduser())  # where there is none, nothing has begun
     os.umask(0o077)  # what it writes is its owner's alone, also in a folder that others may read
     log_as_json(lambda: {"service": "coordinator"})
     with listening(settings.host, settings.port) as place, opened(settings) as service:

@@ -104,9 +104,10 @@ def run_table(run: Run) -> Table:
 
 
 def settings_rows(run: Run) -> list[tuple[str, str]]:
-    """What was asked for, one row a setting that says something."""
+    """What was asked for, one row a setting that says something; over nvflare, data are the sites' own affair."""
     asked = run.settings.model_dump(mode="json", exclude={"data", "name"}, exclude_none=True)
-    data = run.settings.data.model_dump(mode="json", exclude_none=True)
+    here = run.settings.engine == "local"
+    data = run.settings.data.model_dump(mode="json", exclude_none=True) if here else {}
     both = {**asked, **{f"data.{name}": value for name, value in data.items()}}
     return [(name.replace("_", "-"), str(value)) for name, value in both.items() if value not in ([], "")]
 

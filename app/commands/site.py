@@ -11,9 +11,12 @@ from app.commands.inspect import look_at, show
 from app.federation.processes import client_command, run_until_told
 from app.site.data import SYNTHETIC, SiteSettings, introduce, open_site, write_settings
 from app.site.home import HOME, Joined, contact_of, forget, is_at_work, joined
-from app.site.kit import expiry_of, unpack_kit
+from app.site.kit import expiry_of, site_of, unpack_kit
 from app.site.window import View, opened, view_of
+from mammo.examine import holds_dicom
+from mammo.folder import is_image_folder
 from mammo.quality import Report
+from mammo.store import is_store
 from mammofed.errors import BadData, BadSetting
 from mammofed.files import held
 
@@ -45,10 +48,11 @@ def join(
     home: Home = HERE,
 ) -> None:
     """Check the data, say what the coordinator will learn of them, and take part until told to stop."""
+    site = site_of(kit)
     report = preflight(data)
-    site = unpack_kit(kit, home)
     settings = SiteSettings(site, absolute(data), style, absolute(test) if test else None, share_scores, floor)
     view = told(settings, report)
+    unpack_kit(kit, home)  # last, since it holds the private key: a refusal leaves none
     (home / "left").unlink(missing_ok=True)
     write_settings(home, settings)
     with held(home / "agent", "agent of this site"), opened(home, view, window_port) as window:
@@ -100,10 +104,11 @@ def resume(home: Home = HERE) -> None:
 
 @app.command()
 def leave(home: Home = HERE) -> None:
-    """Stop the agent and delete the kit's key and all state: the site is out, and the data are as they were."""
+    """Stop the agent, delete the unpacked kit and all state: the site is out, and the data are as they were."""
     name = joined(home).settings.name
     (home / "left").touch()
     forget(home)
+    typer.echo("the kit's own file, from which it joined, still holds the private key: delete that too")
     typer.echo(
         f"{name} has left; tell the coordinator, who removes it with mammofed federation remove-site {name}"
     )
@@ -116,6 +121,11 @@ def preflight(data: str) -> Report | None:
     path = Path(data)
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
+    if not is_store(path) and not is_image_folder(path) and holds_dicom(path):
+        raise BadSetting(
+            f"{path} holds DICOM files: cut patches with `mammofed patches {path} --out STORE`, "
+            "then join with --data STORE"
+        )
     report, _ = look_at(path, [], os.cpu_count() or 1, pictures=False)
     show(report)
     if report.exit_code == 2:

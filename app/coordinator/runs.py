@@ -113,7 +113,8 @@ def add(session: Session, who: Principal, settings: RunSettings, key: str | None
         if missing:
             raise Refused(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
-                f"sites {missing} are not enrolled: POST /sites first",
+                f"not enrolled: {', '.join(missing)}; known: {', '.join(sorted(enrolled)) or 'none'}. "
+                f"`mammofed federation add-site {missing[0]}` makes a kit; minutes later the site is known",
             )
     number = (session.scalar(select(func.max(RunRow.number))) or 0) + 1
     row = RunRow(

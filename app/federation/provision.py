@@ -19,7 +19,7 @@ from typing import Any
 from cryptography import x509
 
 from mammofed.errors import BadSetting, MammofedError
-from mammofed.files import held, write_atomically
+from mammofed.files import held, write_atomically, writing
 
 ADMIN = "coordinator@mammofed.local"
 SERVER = "server"  # what NVFlare calls its server in every federation: no site may have the name
@@ -27,6 +27,8 @@ ORG = "mammofed"
 ROOT_DAYS = 7300  # of the authority's own certificate
 TAKEN = (SERVER, "authority")  # names that are not a site's, in calls and in `expiries`
 SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+HOST = re.compile(rf"{LABEL}(\.{LABEL})*")  # what NVFlare takes
 RUN_AT_SITE = ["nvflare.collab.runtime.executor.CollabExecutor", "app.site.agent.Agent"]
 RUN_AT_SERVER = [
     "nvflare.collab.runtime.controller.CollabController",
@@ -55,7 +57,7 @@ def read_federation(folder: Path) -> Federation:
     """The federation of a folder."""
     try:
         found = json.loads((folder / "federation.json").read_bytes())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadSetting(f"{folder} holds no federation: make one with mammofed federation init") from error
     return Federation(**{**found, "sites": tuple(found["sites"]), "removed": tuple(found["removed"])})
 
@@ -64,10 +66,10 @@ def create(folder: Path, federation: Federation) -> None:
     """Make a new federation: certificates, the server's folder, the sites' kits."""
     if (folder / "federation.json").exists():
         raise BadSetting(f"{folder} holds a federation already: use add-site, or another folder")
+    check_host(federation.host)
     check_names(federation.sites)
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    with held(folder, "mammofed federation"):
+    with writing(folder), held(folder, "mammofed federation"):
+        folder.chmod(0o700)
         made = provision(folder, federation)
         install(made / federation.host, folder / "server", server_policy(folder))
         install(made / ADMIN, folder / "admin", None)
@@ -120,6 +122,14 @@ def expiries(folder: Path) -> dict[str, datetime]:
 def days_left(expiry: datetime) -> int:
     """Whole days until then."""
     return (expiry - datetime.now(UTC)).days
+
+
+def check_host(host: str) -> None:
+    """Refuse what cannot be the server's address."""
+    if not HOST.fullmatch(host):
+        raise BadSetting(
+            f"host {host!r}: give a name as coordinator.example.org or an IPv4 address: letters, digits, - and ."
+        )
 
 
 def check_names(sites: tuple[str, ...]) -> None:

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.client import CoordinatorLost
+from app.commands.run import usual
+from app.schemas.runs import RunSettings
 from mammofed.errors import BadSetting, MammofedError
 from tests.app.coordinator.services import Service, ended, running_coordinator
 
@@ -79,6 +81,17 @@ def test_a_run_is_created_stepped_watched_and_shown(service: Service, tiny: Path
     listed = mammofed(service, "run", "list").stdout
     assert run in listed
     assert "2/2" in listed
+
+
+def test_a_run_at_hospitals_claims_no_data_of_the_coordinators(service: Service, tiny: Path) -> None:
+    with service.client() as lead:
+        lead.enrol("hospital-1")
+    here, there = created(service, "--from", tiny), created(service, "--engine", "nvflare", "--site", "hospital-1")
+    assert "synthetic" in mammofed(service, "run", "show", here).stdout
+    shown = mammofed(service, "run", "show", there).stdout
+    assert "hospital-1" in shown
+    assert "data." not in shown
+    assert "synthetic" not in shown
 
 
 def test_watching_a_stopped_run_exits_with_1(service: Service, tiny: Path) -> None:
@@ -161,6 +174,8 @@ def test_what_is_no_token_says_so(service: Service, tmp_path: Path, text: str) -
         ("PORT", "99999", "port: "),
         ("PARALLEL_RUNS", "0", "parallel_runs: "),
         ("CORS_ORIGINS", "x", "cors_origins"),
+        ("FEDERATION", "nowhere", "nowhere holds no federation: make one with"),
+        ("FEDERATION", __file__, "holds no federation: make one with"),
     ],
 )
 def test_a_wrong_setting_is_named(service: Service, name: str, value: str, said: str) -> None:
@@ -249,6 +264,14 @@ def test_a_model_and_its_card_are_taken_out(service: Service, tiny: Path, tmp_pa
     card = mammofed(service, "run", "export", run, "--card").stdout
     assert card.startswith("#")
     assert "bn-scaffold-std" in card
+
+
+def test_help_shows_the_defaults_as_flags_that_are_taken(service: Service) -> None:
+    told = usual().split()
+    assert told[told.index("--rounds") :][:2] == ["--rounds", "40"]
+    assert "Without --from and --preset: --engine local" in mammofed(service, "run", "create", "--help").stdout
+    with service.client() as lead:
+        assert lead.run(created(service, *told)).settings == RunSettings()
 
 
 def test_a_preset_is_where_settings_begin(service: Service) -> None:

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import app
+from app.client import Coordinator
 from app.commands.demo import open_in_browser
 from app.demo import Demo, services
 from mammofed.errors import BadSetting
@@ -49,6 +53,9 @@ def test_ctrl_c_leaves_no_process_and_the_next_start_goes_on(tmp_path: Path) -> 
         assert httpx.get(dashboard, trust_env=False).is_success
         (token,) = re.findall(r"^sign in with (\S+)", said.read_text(), re.MULTILINE)
         assert dashboard.endswith(f"/?token={token}")
+        (url,) = re.findall(r"^coordinator +(\S+)/api/v1", said.read_text(), re.MULTILINE)
+        with Coordinator(url, token) as shown:
+            assert shown.me().expires_at < datetime.now(UTC) + timedelta(days=1)
         with pytest.raises(BadSetting, match="in use by another demo"), services(tmp_path / "home", 0, None):
             pass
         family = psutil.Process(process.pid).children(recursive=True)
@@ -65,6 +72,14 @@ def test_ctrl_c_leaves_no_process_and_the_next_start_goes_on(tmp_path: Path) -> 
     assert {run for run, state, done in rounds(said) if state == "completed" and done == 3} == names
     table = said.read_text().splitlines()[-5:]
     assert all(any(name in line and "3/3" in line for line in table) for name in ("bn-scaffold-std", "fedavg"))
+
+
+def test_a_model_that_is_not_known_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    words = ["demo", "--model", "foo", "--headless", "--home", str(tmp_path / "home")]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, BadSetting)
+    assert "foo" in str(done.exception)
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize("display", [":0", None])

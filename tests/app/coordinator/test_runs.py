@@ -152,7 +152,8 @@ def test_an_idempotency_key_gives_the_same_run(coordinator: Service) -> None:
         ({"quorum": 3}, "the run has 2 sites"),
         ({"data": DataSettings(site=("a.b=/data/a", "a-b=/data/b"))}, "small letters"),
         ({"engine": "nvflare"}, "names of the enrolled sites"),
-        ({"engine": "nvflare", "sites": ("nowhere",)}, "not enrolled"),
+        ({"engine": "nvflare", "sites": ("nowhere",)}, "not enrolled: nowhere; known: "),
+        ({"engine": "nvflare", "sites": ("nowhere",)}, "`mammofed federation add-site nowhere` makes a kit"),
     ],
 )
 def test_settings_that_cannot_train_are_refused(

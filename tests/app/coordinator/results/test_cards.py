@@ -5,7 +5,9 @@ import re
 import pytest
 
 from app.client import Coordinator
-from app.coordinator.cards import in_words, plain
+from app.coordinator.cards import MEANS, figures, in_words, plain
+from app.coordinator.db import RunRow
+from app.coordinator.results import Shown
 from app.schemas.runs import Run
 from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
@@ -51,6 +53,20 @@ def test_an_operator_reads_the_own_site_in_the_card(service: Service, run: Run) 
         card = operator.model_card(run.id)
     assert "hospital-1" in card
     assert "hospital-2" not in card
+
+
+def test_a_mean_of_the_sites_has_no_interval_and_says_why() -> None:
+    def headline(low: float | None, pooled: bool) -> dict[str, object]:
+        metric = {"value": 0.216, "low": low, "high": low}
+        return {"accuracy": metric, "auc_ovo": metric, "auc_ovr": metric, "n": 20, "pooled": pooled}
+
+    def results(all_sites: dict[str, object]) -> str:
+        return figures(Shown(RunRow(), "best", (), {"headline": all_sites, "sites": {}}), [])
+
+    assert "| all sites | 20 | 0.216 | 0.216 | 0.216 |" in results(headline(None, pooled=False))
+    assert results(headline(None, pooled=False)).endswith(MEANS)
+    assert "0.216 (0.200 – 0.200)" in results(headline(0.2, pooled=True))
+    assert MEANS not in results(headline(0.2, pooled=True))
 
 
 def test_the_card_says_what_sets_an_algorithm_apart() -> None:

@@ -1,0 +1,21 @@
+"""`mammofed federation init`, and what it refuses before a certificate is made."""
+
+from pathlib import Path
+
+import pytest
+
+from app.federation.provision import Federation, create
+from mammofed.errors import BadSetting, CannotWrite
+
+
+@pytest.mark.parametrize("host", ["bad host", "a..b", "-a", "fe80::1", "http://a", ""])
+def test_a_host_that_cannot_be_one_is_refused_in_our_words(host: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"give a name as coordinator\.example\.org or an IPv4 address"):
+        create(tmp_path / "federation", Federation("trial", host, sites=("hospital-1",)))
+    assert not (tmp_path / "federation").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotWrite, match=r"cannot write .*file/federation"):
+        create(tmp_path / "file" / "federation", Federation("trial", "localhost", sites=("hospital-1",)))
