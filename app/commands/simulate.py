@@ -13,6 +13,7 @@ from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
 from fl_core.plan import Plan
 from fl_core.schedule import FORMS, parse_schedule
+from mammofed.errors import BadSetting
 
 
 def command(
@@ -78,9 +79,19 @@ def command(
     folder = str(data_dir) if data_dir else None
     choice = DataChoice(data, folder, sites, skew, image_size, patches, seed, tuple(site or ()), test)
     simulation = Simulation(plan, choice, out, crew, resamples)
+    if resume:
+        check_begun(simulation)
     with Watching(plan) as watching:
         result = simulate(simulation, resume, watching.moment, watching.step)
     watching.say_result(result, out)
+
+
+def check_begun(simulation: Simulation) -> None:
+    """Refuse to go on with nothing, and say it where nothing is left to train."""
+    if not simulation.committed:
+        raise BadSetting(f"{simulation.out} holds no run to go on with: correct --out, or leave --resume out")
+    if simulation.committed == simulation.plan.rounds:
+        typer.echo(f"{simulation.out} is finished already: all rounds are trained")
 
 
 def crew_size(algorithm: str, sites: int) -> int:

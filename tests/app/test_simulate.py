@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.mnist import mnist_sites, owners, read_idx
 from fl_core.models import build_model
-from mammofed.errors import BadData, MammofedError
+from mammofed.errors import BadData, BadSetting, MammofedError
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
@@ -80,6 +80,21 @@ def test_a_run_is_resumed_only_when_asked(digits: Path, tmp_path: Path) -> None:
     assert quick(digits, tmp_path / "whole", "--rounds", 3).exit_code == 0
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole"))
     assert one == other
+
+
+def test_a_folder_without_a_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    done = simulate("--out", tmp_path / "mistyped", "--resume", "--patches", 40, "--rounds", 1)
+    assert isinstance(done.exception, BadSetting)
+    assert "holds no run to go on with" in str(done.exception)
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_a_finished_run_says_that_it_is_finished(digits: Path, tmp_path: Path) -> None:
+    assert "finished already" not in quick(digits, tmp_path, "--rounds", 1).stdout
+    again = quick(digits, tmp_path, "--rounds", 1, "--resume")
+    assert again.exit_code == 0, again.output
+    assert "is finished already: all rounds are trained" in again.stdout
+    assert "accuracy" in again.stdout
 
 
 def test_private_rows_write_one_model_a_site(digits: Path, tmp_path: Path) -> None:
