@@ -1,11 +1,13 @@
 """`mammofed simulate`: flags → a federation trained on this machine."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.commands.stopping import stoppable
 from app.commands.watching import Watching
 from app.simulation import Simulation, simulate
 from app.sources import SOURCES, DataChoice
@@ -81,7 +83,7 @@ def command(
     simulation = Simulation(plan, choice, out, crew, resamples)
     if resume:
         check_begun(simulation)
-    with Watching(plan) as watching:
+    with stoppable(partial(where_it_stopped, simulation)), Watching(plan) as watching:
         result = simulate(simulation, resume, watching.moment, watching.step)
     watching.say_result(result, out)
 
@@ -92,6 +94,14 @@ def check_begun(simulation: Simulation) -> None:
         raise BadSetting(f"{simulation.out} holds no run to go on with: correct --out, or leave --resume out")
     if simulation.committed == simulation.plan.rounds:
         typer.echo(f"{simulation.out} is finished already: all rounds are trained")
+
+
+def where_it_stopped(simulation: Simulation) -> str:
+    """The last round that is kept, and how to go on from it."""
+    if not simulation.committed:
+        return "Stopped before the first round was over; the same command starts anew."
+    rounds = f"round {simulation.committed} of {simulation.plan.rounds}"
+    return f"Stopped after {rounds}; the same command with --resume goes on."
 
 
 def crew_size(algorithm: str, sites: int) -> int:

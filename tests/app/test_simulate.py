@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.commands import simulate as simulate_command
+from app.commands.watching import Watching
 from app.mnist import mnist_sites, owners, read_idx
 from fl_core.models import build_model
 from mammofed.errors import BadData, BadSetting, MammofedError
@@ -95,6 +97,22 @@ def test_a_finished_run_says_that_it_is_finished(digits: Path, tmp_path: Path) -
     assert again.exit_code == 0, again.output
     assert "is finished already: all rounds are trained" in again.stdout
     assert "accuracy" in again.stdout
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c(*anything: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watching, "moment", ctrl_c)
+        stopped = quick(digits, tmp_path / "run")
+    assert stopped.exit_code == 130
+    assert stopped.stderr == "Stopped after round 1 of 2; the same command with --resume goes on.\n"
+    assert quick(digits, tmp_path / "run", "--resume").exit_code == 0
+    monkeypatch.setattr(simulate_command, "simulate", ctrl_c)
+    assert "the same command starts anew" in quick(digits, tmp_path / "other").stderr
 
 
 def test_private_rows_write_one_model_a_site(digits: Path, tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def test_patches_makes_a_store_and_says_what_is_in_it(tmp_path: Path) -> None:
         run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 64)
 
 
+def test_patches_that_are_stopped_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(*anything: object) -> None:
+        raise KeyboardInterrupt
+
+    annotated_folder(tmp_path / "in", 1)
+    monkeypatch.setattr("app.commands.patches.build_store", ctrl_c)
+    stopped = run("patches", tmp_path / "in", "--out", tmp_path / "out")
+    assert (stopped.exit_code, stopped.stderr) == (130, "Stopped; the same command goes on.\n")
+
+
 def test_nothing_usable_names_the_reasons_and_binds_to_no_settings(tmp_path: Path) -> None:
     annotated_folder(tmp_path / "in", 1)
     whole = (tmp_path / "in" / "0.dcm").read_bytes()
