@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +117,20 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
     assert quick(digits, tmp_path / "run", "--resume").exit_code == 0
     monkeypatch.setattr(simulate_command, "simulate", ctrl_c)
     assert "the same command starts anew" in quick(digits, tmp_path / "other").stderr
+
+
+def test_worker_processes_are_silent_at_ctrl_c(tmp_path: Path) -> None:
+    words = ["--rounds", "999", "--patches", "40", "--image-size", "32", "--local-steps", "1", "--resamples", "9"]
+    command = [sys.executable, "-m", "app.cli", "simulate", *words, "--workers", "2", "--out", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("round 1/999")
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.startswith("Stopped after round ")
+    assert len(said.splitlines()) == 1
 
 
 def test_private_rows_write_one_model_a_site(digits: Path, tmp_path: Path) -> None:
