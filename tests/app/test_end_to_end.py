@@ -14,7 +14,7 @@ from app.sources import DataChoice, StyledPatches, sites_from
 from fl_core.data import ArrayPatches
 from mammo.store import open_store
 from mammo.style import parse_style
-from mammofed.errors import BadSetting
+from mammofed.errors import BadData, BadSetting
 
 
 def mammofed(*words: object) -> Any:
@@ -63,6 +63,12 @@ def test_a_shared_test_set_is_dealt_out_whole(store: Path, tmp_path: Path) -> No
     assert sorted(np.round(dealt * 255 / 20)) == list(range(9))
     with pytest.raises(BadSetting, match="no test split"):
         sites_from(DataChoice(site=(f"a={folder}",)))
+
+
+def test_patches_of_two_sizes_are_not_trained_together(store: Path, tmp_path: Path) -> None:
+    mammofed("patches", store.parent / "studies", "--out", tmp_path / "small", "--patch", 16, "--workers", 1)
+    with pytest.raises(BadData, match="a has patches of 32 × 32 px, b of 16 × 16 px: cut both alike"):
+        sites_from(DataChoice(site=(f"a={store}", f"b={tmp_path / 'small'}")))
 
 
 def test_styled_patches_differ_in_their_fingerprint() -> None:
