@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from mammo.report import VERDICTS, html_page
 from mammo.store import is_begun, is_store
 from mammo.survey import Pictures, gallery_of, survey_folder, survey_store
 from mammofed.errors import BadSetting
-from mammofed.files import write_atomically
+from mammofed.files import write_atomically, writing
 
 LISTED = 20  # names of a finding on the screen; the JSON and the HTML have all of them
 
@@ -41,6 +42,9 @@ def inspect(
     """
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
+    if html is not None:
+        with writing(html), TemporaryFile(dir=html.parent):
+            pass  # reading all files takes long: the place is tried before
     report, gallery = look_at(path, csv or find_tables(path), workers, pictures=html is not None)
     if html is not None:
         write_atomically(html, html_page(f"Data report of {path.name}", report, gallery).encode())

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from app.commands.inspect import inspect
 from app.commands.patches import patches
-from mammo.errors import BadStore
+from mammo.errors import BadAnnotation, BadStore
 from mammo.store import open_store
-from mammofed.errors import BadSetting, MammofedError
+from mammofed.errors import BadSetting, CannotWrite, MammofedError
 from tests.mammo.files import breast, save
 from tests.mammo.test_annotations import cbis_folder
 from tests.mammo.test_sources import class_folder
@@ -115,6 +115,15 @@ def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.dcm"):
         path.write_bytes(b"")
     assert run("inspect", tmp_path, "--workers", 1).exit_code == 2
+
+
+def test_inspect_tries_places_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    annotated_folder(tmp_path, 1)
+    monkeypatch.setattr("app.commands.inspect.inspect_folder", pytest.fail)
+    with pytest.raises(CannotWrite, match="No such file or directory; name another place"):
+        run("inspect", tmp_path, "--html", tmp_path / "nowhere" / "report.html")
+    with pytest.raises(BadAnnotation, match=r"no annotation table .*nope\.csv: No such file"):
+        run("inspect", tmp_path, "--csv", tmp_path / "nope.csv")
 
 
 def test_patient_folders_are_no_classes(tmp_path: Path) -> None:
