@@ -10,7 +10,7 @@ from app.mnist import mnist_sites
 from fl_core.data import Augment, Images, Indices, PatchSource, SiteData
 from mammo.augment import augment
 from mammo.folder import is_image_folder, open_folder
-from mammo.store import is_store, open_store
+from mammo.store import is_begun, is_store, open_store
 from mammo.style import NO_STYLE, Style, parse_style, sigmoid
 from mammofed.errors import BadData, BadSetting
 from synthetic.sites import FederationSettings, federation, sites_of
@@ -141,7 +141,9 @@ def parse_site(words: str) -> tuple[str, Path, Style]:
 
 def open_patches(path: Path, split: str | None) -> PatchSource:
     """A patch store, or one split of it; or a folder by class."""
-    if is_store(path):
+    if not path.exists():
+        raise BadSetting(f"no file or folder {path}")
+    if is_store(path) or is_begun(path):
         return open_store(path, split)
     if path.is_dir() and is_image_folder(path):
         return open_folder(path)
