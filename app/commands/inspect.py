@@ -16,7 +16,7 @@ from app.commands.patches import shown_progress
 from mammo.annotations import find_tables, read_annotations
 from mammo.folder import is_image_folder
 from mammo.quality import Report, inspect_folder
-from mammo.report import VERDICTS, html_page
+from mammo.report import html_page
 from mammo.store import is_begun, is_store
 from mammo.survey import Pictures, gallery_of, survey_folder, survey_store
 from mammofed.errors import BadSetting
@@ -37,8 +37,8 @@ def inspect(
 ) -> None:
     """Check data before joining a study: what is there, what is wrong, what identity is left.
 
-    Exit code 0: fine; 1: usable, with warnings; 2: cannot train. Identifying tags are named, their values are
-    never shown. The HTML holds pictures of the images: keep it at the site.
+    Exit code 0: fine; 1: warnings, a missing annotation table too; 2: cannot train. Identifying tags are
+    named, their values are never shown. The HTML holds pictures of the images: keep it at the site.
     """
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
@@ -96,6 +96,4 @@ def show(report: Report) -> None:
     for reason in [*report.problems, *report.warnings]:
         console.print(f"- {reason}", markup=False, highlight=False)
     console.print(report.notice, markup=False)
-    console.print(
-        f"{report.usable} of {report.files} {report.unit} usable. {VERDICTS[report.exit_code]}", markup=False
-    )
+    console.print(f"{report.usable} of {report.files} {report.unit} usable. {report.verdict}", markup=False)

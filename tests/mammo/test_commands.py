@@ -133,6 +133,10 @@ def test_patient_folders_are_no_classes(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert (result.exit_code, report["unit"]) == (1, "files")
     assert report["identity"]["filled: PatientName"] == 2
+    told = run("inspect", tmp_path, "--html", tmp_path / "report.html", "--workers", 1)
+    for text in (told.stdout, (tmp_path / "report.html").read_text()):
+        assert "no patches can be cut before an annotation table is there" in text
+        assert "can be used" not in text
     with pytest.raises(BadSetting, match="no annotation table"):
         run("patches", tmp_path, "--out", tmp_path / "out")
 
