@@ -42,12 +42,17 @@ class Simulation:
         """Where the rounds are committed."""
         return self.out / "state"
 
+    @property
+    def committed(self) -> int:
+        """Rounds that the folder holds."""
+        return FolderLedger(self.state).committed()
+
 
 def simulate(simulation: Simulation, resume: bool, watch: Watch, progress: SiteProgress) -> dict[str, Any]:
     """Train to the end, or go on with what the folder holds; write the result, also of a run that diverged."""
-    if simulation.state.exists() and not resume:
+    if simulation.committed and not resume:
         raise BadSetting(f"{simulation.out} holds a run already: add --resume to go on, or use another --out")
-    if (simulation.state / "rounds" / f"{simulation.plan.rounds + 1:06d}.json").exists():
+    if simulation.committed > simulation.plan.rounds:
         raise BadSetting(
             f"{simulation.out} has trained more than {simulation.plan.rounds} rounds: use another --out"
         )

@@ -4,13 +4,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.mnist import mnist_sites
 from fl_core.data import Augment, Images, Indices, PatchSource, SiteData
 from mammo.augment import augment
 from mammo.folder import is_image_folder, open_folder
-from mammo.store import is_store, open_store
+from mammo.store import is_begun, is_store, open_store
 from mammo.style import NO_STYLE, Style, parse_style, sigmoid
-from mammofed.errors import BadSetting
+from mammofed.errors import BadData, BadSetting
 from synthetic.sites import FederationSettings, federation, sites_of
 
 
@@ -112,7 +114,19 @@ def given_sites(choice: DataChoice) -> tuple[SiteData, ...]:
         train = StyledPatches(open_patches(path, "train"), style)
         test = StyledPatches(shared, style, number, count) if shared else StyledPatches(own_test(path), style)
         sites.append(SiteData(name, train, test, order_seed(choice, number)))
+    check_sizes(sites)
     return tuple(sites)
+
+
+def check_sizes(sites: list[SiteData]) -> None:
+    """Refuse sites whose patches differ in size: a lesion would be larger at one than at the other."""
+    sizes = [" × ".join(map(str, site.train.read(np.zeros(1, np.int64)).shape[2:])) for site in sites]
+    for site, size in zip(sites, sizes, strict=True):
+        if size != sizes[0]:
+            raise BadData(
+                f"{sites[0].name} has patches of {sizes[0]} px, {site.name} of {size} px: "
+                "cut both alike (mammofed patches --patch N)"
+            )
 
 
 def parse_site(words: str) -> tuple[str, Path, Style]:
@@ -127,7 +141,9 @@ def parse_site(words: str) -> tuple[str, Path, Style]:
 
 def open_patches(path: Path, split: str | None) -> PatchSource:
     """A patch store, or one split of it; or a folder by class."""
-    if is_store(path):
+    if not path.exists():
+        raise BadSetting(f"no file or folder {path}")
+    if is_store(path) or is_begun(path):
         return open_store(path, split)
     if path.is_dir() and is_image_folder(path):
         return open_folder(path)

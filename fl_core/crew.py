@@ -6,6 +6,7 @@ order of the sites.
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -117,6 +118,7 @@ _worker: tuple[Task, Workplace] | None = None  # of a worker process, which exis
 
 def _start(task: Task) -> None:
     global _worker
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: the run's own process speaks
     _end_with_parent()
     _worker = task, task.workplace()
 

@@ -165,7 +165,9 @@ def read_table(table: Path) -> list[Row]:
     try:
         with table.open(newline="", encoding="utf-8-sig") as lines:
             return [_row(row) for row in csv.DictReader(lines)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise BadAnnotation(f"no annotation table {table}: {error.strerror}; name another") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise BadAnnotation(f"{table}: cannot be read as CSV ({error}): save it as UTF-8 CSV") from error
 
 

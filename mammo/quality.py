@@ -13,6 +13,8 @@ from mammo.deid import NOTICE, Identity
 from mammo.examine import BINS, TABLES, FileFacts, Unusable, Wanted, examine_all, find_files
 
 Counts = dict[str, dict[str, int]]
+VERDICTS = ("This data can be used.", "It can be used, with warnings.", "Cannot train on this data.")
+UNANNOTATED = "It can be read, but no patches can be cut before an annotation table is there."
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Report:
     def exit_code(self) -> int:
         """0: fine, 1: warnings, 2: cannot train."""
         return 2 if self.problems else 1 if self.warnings else 0
+
+    @property
+    def verdict(self) -> str:
+        """What the exit code means; only an annotation table tells the classes of whole mammograms."""
+        return VERDICTS[self.exit_code] if self.problems or "class" in self.counts else UNANNOTATED
 
 
 def inspect_folder(

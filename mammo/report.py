@@ -25,7 +25,6 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.row{display:flex;flex-w
 svg{background:#f6f8fa;border-radius:4px}small{color:#5a6875}
 """
 COUNTED = {"class": "lesions", "split": "patients"}  # in a report about files: all else there counts files
-VERDICTS = ("This data can be used.", "It can be used, with warnings.", "Cannot train on this data.")
 
 
 def html_page(title: str, report: Report, gallery: Gallery) -> str:
@@ -57,7 +56,7 @@ def verdict(report: Report) -> str:
     """Coloured box with the exit code's meaning and its reasons."""
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in [*report.problems, *report.warnings])
     code = report.exit_code
-    return f"<div class='verdict v{code}'><b>{VERDICTS[code]}</b><ul>{reasons}</ul></div>"
+    return f"<div class='verdict v{code}'><b>{report.verdict}</b><ul>{reasons}</ul></div>"
 
 
 def unit_of(name: str, report: Report) -> str:

@@ -1,5 +1,6 @@
 """Bytes → files that are there as a whole or not at all, in folders that one process at a time holds."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from mammofed.errors import BadSetting, CannotWrite
 
 SCRATCH = ".writing"  # how the name of a file ends that is not there yet
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what the system says where there is no room
 
 
 def scratch_of(path: Path) -> Path:
@@ -59,9 +61,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CannotWrite(
-            f"cannot write {path}: {error.strerror}; free some space or name another place"
-        ) from error
+        remedy = "free some space or name another place" if error.errno in FULL else "name another place"
+        raise CannotWrite(f"cannot write {path}: {error.strerror}; {remedy}") from error
 
 
 def make_folder(path: Path) -> None:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from mammo.style import NO_STYLE, Style
 from mammofed.errors import BadSetting
+from mammofed.files import writing
 from synthetic.lesions import CLASSES
 from synthetic.patches import Look, Patches, Styling, apply_styles, draw_patches
 from synthetic.sites import VENDORS
@@ -35,7 +36,8 @@ def save_gallery(path: Path, seed: int, size: int = 128, styles: tuple[Style, ..
     _scale_bar(grid[-1, 0], look)
     figure.suptitle("Synthetic patches: classes by rows, the same patches in each style by columns", fontsize=13)
     figure.tight_layout(pad=0.6)
-    figure.savefig(path)
+    with writing(path):
+        figure.savefig(path)
 
 
 def _show(axes: Axes, patches: Patches) -> None:

@@ -28,6 +28,7 @@ from pydicom.uid import (
 
 from mammo.style import Style, sigmoid
 from mammofed.errors import BadSetting
+from mammofed.files import make_folder, writing
 from synthetic.lesions import CLASSES
 from synthetic.mammograms import Box, Image, View, draw_mammogram
 
@@ -81,20 +82,22 @@ class StudySettings:
 
 def write_studies(settings: StudySettings, out: Path, seed: int) -> Iterator[Path]:
     """Write the files one by one, yielding each path, and annotations.csv with a row a lesion at the end."""
-    if out.exists() and any(out.iterdir()):
+    make_folder(out)
+    if any(out.iterdir()):
         raise BadSetting(f"folder {out} is not empty: name a new one")
-    out.mkdir(parents=True, exist_ok=True)
     tested = held_out(settings, seed)
     rows: list[tuple[str | int, ...]] = []
     for number in range(settings.patients):
         patient, split = f"patient-{number + 1:03d}", "test" if number in tested else "train"
         for name, dataset, boxes in draw_study(number, settings, seed):
             path = out / patient / name
-            path.parent.mkdir(exist_ok=True)
-            dataset.save_as(path, enforce_file_format=True)
+            make_folder(path.parent)
+            with writing(path):
+                dataset.save_as(path, enforce_file_format=True)
             rows += [_row(f"{patient}/{name}", lesion, patient, split) for lesion in boxes]
             yield path
-    with (out / "annotations.csv").open("w", newline="") as file:
+    table = out / "annotations.csv"
+    with writing(table), table.open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
 
 

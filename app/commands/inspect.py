@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -15,11 +16,11 @@ from app.commands.patches import shown_progress
 from mammo.annotations import find_tables, read_annotations
 from mammo.folder import is_image_folder
 from mammo.quality import Report, inspect_folder
-from mammo.report import VERDICTS, html_page
+from mammo.report import html_page
 from mammo.store import is_begun, is_store
 from mammo.survey import Pictures, gallery_of, survey_folder, survey_store
 from mammofed.errors import BadSetting
-from mammofed.files import write_atomically
+from mammofed.files import write_atomically, writing
 
 LISTED = 20  # names of a finding on the screen; the JSON and the HTML have all of them
 
@@ -36,11 +37,14 @@ def inspect(
 ) -> None:
     """Check data before joining a study: what is there, what is wrong, what identity is left.
 
-    Exit code 0: fine; 1: usable, with warnings; 2: cannot train. Identifying tags are named, their values are
-    never shown. The HTML holds pictures of the images: keep it at the site.
+    Exit code 0: fine; 1: warnings, a missing annotation table too; 2: cannot train. Identifying tags are
+    named, their values are never shown. The HTML holds pictures of the images: keep it at the site.
     """
     if not path.exists():
         raise BadSetting(f"no file or folder {path}")
+    if html is not None:
+        with writing(html), TemporaryFile(dir=html.parent):
+            pass  # reading all files takes long: the place is tried before
     report, gallery = look_at(path, csv or find_tables(path), workers, pictures=html is not None)
     if html is not None:
         write_atomically(html, html_page(f"Data report of {path.name}", report, gallery).encode())
@@ -92,6 +96,4 @@ def show(report: Report) -> None:
     for reason in [*report.problems, *report.warnings]:
         console.print(f"- {reason}", markup=False, highlight=False)
     console.print(report.notice, markup=False)
-    console.print(
-        f"{report.usable} of {report.files} {report.unit} usable. {VERDICTS[report.exit_code]}", markup=False
-    )
+    console.print(f"{report.usable} of {report.files} {report.unit} usable. {report.verdict}", markup=False)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from app.commands.stopping import stoppable
 from mammo.annotations import find_tables, read_annotations
 from mammo.extract import Extraction, build_store
 from mammo.folder import is_image_folder
@@ -77,7 +78,7 @@ def patches(
         raise BadSetting(f"no annotation table in {source}: name one with --csv")
     annotations = read_annotations(source, tables)
     sampling = Sampling(patch, height, spacing, per_lesion, seed)
-    with shown_progress("patches") as progress:
+    with stoppable(), shown_progress("patches") as progress:
         how = Extraction(sampling, voi, parse_style(style), p)
         index = build_store(annotations, out, how, workers, progress)
     for refused in index["refused"]:

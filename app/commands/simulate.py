@@ -1,11 +1,13 @@
 """`mammofed simulate`: flags → a federation trained on this machine."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.commands.stopping import stoppable
 from app.commands.watching import Watching
 from app.simulation import Simulation, simulate
 from app.sources import SOURCES, DataChoice
@@ -13,6 +15,7 @@ from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
 from fl_core.plan import Plan
 from fl_core.schedule import FORMS, parse_schedule
+from mammofed.errors import BadSetting
 
 
 def command(
@@ -78,9 +81,27 @@ def command(
     folder = str(data_dir) if data_dir else None
     choice = DataChoice(data, folder, sites, skew, image_size, patches, seed, tuple(site or ()), test)
     simulation = Simulation(plan, choice, out, crew, resamples)
-    with Watching(plan) as watching:
+    if resume:
+        check_begun(simulation)
+    with stoppable(partial(where_it_stopped, simulation)), Watching(plan) as watching:
         result = simulate(simulation, resume, watching.moment, watching.step)
     watching.say_result(result, out)
+
+
+def check_begun(simulation: Simulation) -> None:
+    """Refuse to go on with nothing, and say it where nothing is left to train."""
+    if not simulation.committed:
+        raise BadSetting(f"{simulation.out} holds no run to go on with: correct --out, or leave --resume out")
+    if simulation.committed == simulation.plan.rounds:
+        typer.echo(f"{simulation.out} is finished already: all rounds are trained")
+
+
+def where_it_stopped(simulation: Simulation) -> str:
+    """The last round that is kept, and how to go on from it."""
+    if not simulation.committed:
+        return "Stopped before the first round was over; the same command starts anew."
+    rounds = f"round {simulation.committed} of {simulation.plan.rounds}"
+    return f"Stopped after {rounds}; the same command with --resume goes on."
 
 
 def crew_size(algorithm: str, sites: int) -> int:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from app.commands.shown import HEADLINES
 from app.commands.simulate import cores
+from app.commands.stopping import stoppable
 from app.study.collect import collect, read_scores
 from app.study.compare import Line, lines_of
 from app.study.figures import draw_figures
@@ -89,7 +90,7 @@ def listed(text: str | None, kind: type[str] | type[float] | type[int]) -> list[
 def carry_out(study: Study, out: Path, jobs: int | None) -> None:
     """Train what is left, then compare all that is there; a run without a result is an error at the end."""
     runs = runs_of(study)
-    with held(out, "study"):
+    with stoppable(), held(out, "study"):
         left = tuple(run for run in runs if finished_result(out / run.name, run) is None)
         side_by_side = jobs or jobs_for(left, cores(), free_memory())
         watching = StudyWatching(runs, left, side_by_side)

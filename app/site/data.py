@@ -50,8 +50,8 @@ def open_site(settings: SiteSettings, seed: int) -> SiteData:
     if settings.data.startswith(SYNTHETIC):
         return synthetic_site(settings, seed)
     path, style = Path(settings.data), style_of(settings)
-    test = open_patches(Path(settings.test), None) if settings.test else own_test(path)
     train = open_patches(path, "train")
+    test = open_patches(Path(settings.test), None) if settings.test else own_test(path)
     return SiteData(settings.name, StyledPatches(train, style), StyledPatches(test, style), seed)
 
 

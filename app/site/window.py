@@ -29,7 +29,6 @@ from app.secured import Secured
 from app.site.data import SYNTHETIC, SiteSettings, parse_synthetic
 from fl_core.data import PatchSource, SiteData
 from mammo.quality import Report
-from mammo.report import VERDICTS
 from mammofed.errors import BadSetting
 from mammofed.files import write_atomically
 
@@ -80,10 +79,8 @@ def by_class(patches: PatchSource) -> dict[str, int]:
 
 def preflight_of(report: Report) -> Preflight:
     """The report as the window tells it."""
-    code = report.exit_code
-    return Preflight.model_validate(
-        {**asdict(report), "exit_code": code, "verdict": VERDICTS[code], "made_at": datetime.now(UTC)}
-    )
+    told = {"exit_code": report.exit_code, "verdict": report.verdict, "made_at": datetime.now(UTC)}
+    return Preflight.model_validate({**asdict(report), **told})
 
 
 def create_app(view: View, secret: str) -> FastAPI:

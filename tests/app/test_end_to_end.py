@@ -10,11 +10,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.site.data import SiteSettings, open_site
 from app.sources import DataChoice, StyledPatches, sites_from
 from fl_core.data import ArrayPatches
 from mammo.store import open_store
 from mammo.style import parse_style
-from mammofed.errors import BadSetting
+from mammofed.errors import BadData, BadSetting, MammofedError
 
 
 def mammofed(*words: object) -> Any:
@@ -65,6 +66,12 @@ def test_a_shared_test_set_is_dealt_out_whole(store: Path, tmp_path: Path) -> No
         sites_from(DataChoice(site=(f"a={folder}",)))
 
 
+def test_patches_of_two_sizes_are_not_trained_together(store: Path, tmp_path: Path) -> None:
+    mammofed("patches", store.parent / "studies", "--out", tmp_path / "small", "--patch", 16, "--workers", 1)
+    with pytest.raises(BadData, match="a has patches of 32 × 32 px, b of 16 × 16 px: cut both alike"):
+        sites_from(DataChoice(site=(f"a={store}", f"b={tmp_path / 'small'}")))
+
+
 def test_styled_patches_differ_in_their_fingerprint() -> None:
     source = ArrayPatches(np.zeros((4, 1, 2, 2), np.float32), np.arange(4), tuple("abcd"))
     styles = [parse_style(name) for name in ("none", "sigmoid:0.5:0.2", "sigmoid:0.5:0.3")]
@@ -80,3 +87,13 @@ def test_a_bad_site_raises(words: str) -> None:
 def test_a_path_that_holds_no_patches_raises(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="neither a patch store"):
         sites_from(DataChoice(site=(f"a={tmp_path}",)))
+
+
+def test_data_that_are_not_there_or_not_finished_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "begun" / "shards").mkdir(parents=True)
+    (tmp_path / "begun" / "settings.json").touch()
+    for name, reason in {"absent": "no file or folder", "begun": "no finished patch store"}.items():
+        with pytest.raises(MammofedError, match=reason):
+            sites_from(DataChoice(site=(f"a={tmp_path / name}",)))
+        with pytest.raises(MammofedError, match=reason):
+            open_site(SiteSettings("a", str(tmp_path / name)), seed=0)

@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,11 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.commands import simulate as simulate_command
+from app.commands.watching import Watching
 from app.mnist import mnist_sites, owners, read_idx
 from fl_core.models import build_model
-from mammofed.errors import BadData, MammofedError
+from mammofed.errors import BadData, BadSetting, MammofedError
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
@@ -80,6 +86,51 @@ def test_a_run_is_resumed_only_when_asked(digits: Path, tmp_path: Path) -> None:
     assert quick(digits, tmp_path / "whole", "--rounds", 3).exit_code == 0
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole"))
     assert one == other
+
+
+def test_a_folder_without_a_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    done = simulate("--out", tmp_path / "mistyped", "--resume", "--patches", 40, "--rounds", 1)
+    assert isinstance(done.exception, BadSetting)
+    assert "holds no run to go on with" in str(done.exception)
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_a_finished_run_says_that_it_is_finished(digits: Path, tmp_path: Path) -> None:
+    assert "finished already" not in quick(digits, tmp_path, "--rounds", 1).stdout
+    again = quick(digits, tmp_path, "--rounds", 1, "--resume")
+    assert again.exit_code == 0, again.output
+    assert "is finished already: all rounds are trained" in again.stdout
+    assert "accuracy" in again.stdout
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c(*anything: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watching, "moment", ctrl_c)
+        stopped = quick(digits, tmp_path / "run")
+    assert stopped.exit_code == 130
+    assert stopped.stderr == "Stopped after round 1 of 2; the same command with --resume goes on.\n"
+    assert quick(digits, tmp_path / "run", "--resume").exit_code == 0
+    monkeypatch.setattr(simulate_command, "simulate", ctrl_c)
+    assert "the same command starts anew" in quick(digits, tmp_path / "other").stderr
+
+
+def test_worker_processes_are_silent_at_ctrl_c(tmp_path: Path) -> None:
+    words = ["--rounds", "999", "--patches", "40", "--image-size", "32", "--local-steps", "1", "--resamples", "9"]
+    command = [sys.executable, "-m", "app.cli", "simulate", *words, "--workers", "2", "--out", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("round 1/999")
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.startswith("Stopped after round ")
+    assert len(said.splitlines()) == 1
 
 
 def test_private_rows_write_one_model_a_site(digits: Path, tmp_path: Path) -> None:

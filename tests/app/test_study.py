@@ -163,6 +163,16 @@ def test_scores_of_a_run_cut_before_its_result_are_taken_again(tiny: Path, tmp_p
     assert one == other
 
 
+def test_a_study_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(*anything: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study_command, "run_all", ctrl_c)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    stopped = run(tmp_path / "tiny.toml", "--out", tmp_path / "out")
+    assert (stopped.exit_code, stopped.stderr) == (130, "Stopped; the same command goes on.\n")
+
+
 def test_two_studies_do_not_share_a_folder(tiny: Path) -> None:
     with held(tiny, "study"):
         done = run(tiny.parent / "tiny.toml", "--out", tiny)

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from app.commands.inspect import inspect
 from app.commands.patches import patches
-from mammo.errors import BadStore
+from mammo.errors import BadAnnotation, BadStore
 from mammo.store import open_store
-from mammofed.errors import BadSetting, MammofedError
+from mammofed.errors import BadSetting, CannotWrite, MammofedError
 from tests.mammo.files import breast, save
 from tests.mammo.test_annotations import cbis_folder
 from tests.mammo.test_sources import class_folder
@@ -45,6 +45,16 @@ def test_patches_makes_a_store_and_says_what_is_in_it(tmp_path: Path) -> None:
     assert again.stdout == result.stdout
     with pytest.raises(BadSetting, match="other settings"):
         run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 64)
+
+
+def test_patches_that_are_stopped_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(*anything: object) -> None:
+        raise KeyboardInterrupt
+
+    annotated_folder(tmp_path / "in", 1)
+    monkeypatch.setattr("app.commands.patches.build_store", ctrl_c)
+    stopped = run("patches", tmp_path / "in", "--out", tmp_path / "out")
+    assert (stopped.exit_code, stopped.stderr) == (130, "Stopped; the same command goes on.\n")
 
 
 def test_nothing_usable_names_the_reasons_and_binds_to_no_settings(tmp_path: Path) -> None:
@@ -107,6 +117,15 @@ def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:
     assert run("inspect", tmp_path, "--workers", 1).exit_code == 2
 
 
+def test_inspect_tries_places_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    annotated_folder(tmp_path, 1)
+    monkeypatch.setattr("app.commands.inspect.inspect_folder", pytest.fail)
+    with pytest.raises(CannotWrite, match="No such file or directory; name another place"):
+        run("inspect", tmp_path, "--html", tmp_path / "nowhere" / "report.html")
+    with pytest.raises(BadAnnotation, match=r"no annotation table .*nope\.csv: No such file"):
+        run("inspect", tmp_path, "--csv", tmp_path / "nope.csv")
+
+
 def test_patient_folders_are_no_classes(tmp_path: Path) -> None:
     for name in ("PAT1", "PAT2"):
         save(tmp_path / name / "a.dcm", breast(), PatientIdentityRemoved=None, PatientName="Secret^Name")
@@ -114,6 +133,10 @@ def test_patient_folders_are_no_classes(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert (result.exit_code, report["unit"]) == (1, "files")
     assert report["identity"]["filled: PatientName"] == 2
+    told = run("inspect", tmp_path, "--html", tmp_path / "report.html", "--workers", 1)
+    for text in (told.stdout, (tmp_path / "report.html").read_text()):
+        assert "no patches can be cut before an annotation table is there" in text
+        assert "can be used" not in text
     with pytest.raises(BadSetting, match="no annotation table"):
         run("patches", tmp_path, "--out", tmp_path / "out")
 

@@ -52,10 +52,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_scratch(
     path = tmp_path / "a.bin"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BadSetting, match=r"cannot write .*a\.bin: No space left"):
+    with pytest.raises(BadSetting, match=r"cannot write .*a\.bin: No space left .*; free some space"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_space_is_no_remedy_where_it_is_not_wanting(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="No such file or directory; name another place"):
+        write_atomically(tmp_path / "none" / "a.bin", b"new")
 
 
 def test_scratch_of_killed_processes_is_cleared(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from app.commands.synth import app
-from mammofed.errors import BadSetting
+from mammofed.errors import BadSetting, CannotWrite
 from synthetic.gallery import save_gallery
 
 RUNNER = CliRunner()
@@ -33,6 +33,13 @@ def test_gallery_writes_a_picture(tmp_path: Path) -> None:
 def test_a_gallery_of_unknown_format_raises(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match=r"\.png"):
         save_gallery(tmp_path / "gallery.xyz", 0)
+
+
+def test_a_place_that_takes_nothing_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words in (["gallery", "--size", "16", "--out", "file/g.png"], ["studies", "--out", "file"]):
+        result = RUNNER.invoke(app, [*words[:-1], str(tmp_path / words[-1])])
+        assert isinstance(result.exception, CannotWrite), words
 
 
 def test_each_command_explains_itself() -> None:
