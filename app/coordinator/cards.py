@@ -30,6 +30,7 @@ LIMITS = """\
 POOLED = "All sites' patches were brought together to train it."
 ALONE = "Each site trained a model of its own, and nothing was shared."
 SHARED = "Weights and statistics were shared between the sites, images were not; that is no anonymity."
+MEANS = "All sites: the mean of the sites' own numbers; without intervals, since scores stay at the sites."
 NO_SCORES = "Scores stay at the sites: there are no figures by class here."
 LOCAL_SYNTHETIC = "The patches are **synthetic**: figures say nothing about real mammograms."
 
@@ -158,13 +159,14 @@ def figures(shown: Shown, sites: Sequence[RunSite]) -> str:
     cells = [
         (name, count(found.n), *(interval(getattr(found, metric)) for metric in METRICS)) for name, found in shaped
     ]
-    return table(("test patches of", "n", *METRICS.values()), cells)
+    text = table(("test patches of", "n", *METRICS.values()), cells)
+    return text if "scores" in shown.kept else f"{text}\n\n{MEANS}"
 
 
 def interval(metric: Metric) -> str:
-    """A value with its bounds, or a dash where it is undefined or withheld."""
-    if metric.value is None:
-        return "–"
+    """A value with its bounds where it has any, or a dash where it is undefined or withheld."""
+    if metric.value is None or metric.low is None:
+        return decimal(metric.value)
     return f"{metric.value:.3f} ({decimal(metric.low)} – {decimal(metric.high)})"
 
 

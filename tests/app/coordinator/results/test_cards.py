@@ -5,7 +5,9 @@ import re
 import pytest
 
 from app.client import Coordinator
-from app.coordinator.cards import in_words, plain
+from app.coordinator.cards import MEANS, figures, in_words, plain
+from app.coordinator.db import RunRow
+from app.coordinator.results import Shown
 from app.schemas.runs import Run
 from fl_core.family import ALGORITHMS
 from fl_core.models import MODELS
@@ -23,6 +25,7 @@ def test_the_card_holds_the_figures_of_the_best_round(lead: Coordinator, run: Ru
     assert run.best is not None
     metric = run.best.auc_ovo
     assert f"{metric.value:.3f} ({metric.low:.3f} – {metric.high:.3f})" in section(card, "Results")
+    assert MEANS not in card
     assert f"round {run.best_round} of 2" in section(card, "What it is")
     for row in lead.results(run.id).classes:
         assert re.search(
@@ -51,6 +54,14 @@ def test_an_operator_reads_the_own_site_in_the_card(service: Service, run: Run) 
         card = operator.model_card(run.id)
     assert "hospital-1" in card
     assert "hospital-2" not in card
+
+
+def test_a_mean_of_the_sites_has_no_interval_and_says_why() -> None:
+    metric = {"value": 0.216, "low": None, "high": None}
+    kept = {"headline": {"accuracy": metric, "auc_ovo": metric, "auc_ovr": metric, "n": 20}, "sites": {}}
+    results = figures(Shown(RunRow(), "best", (), kept), [])
+    assert "| all sites | 20 | 0.216 | 0.216 | 0.216 |" in results
+    assert results.endswith(MEANS)
 
 
 def test_the_card_says_what_sets_an_algorithm_apart() -> None:
