@@ -94,7 +94,7 @@ def generated(base: RunSettings, key: str, source: str) -> dict[str, Any]:
         base.data.skew,
         0.05,
         key=f"{key}-skew",
-        help="0: all alike. 1: each has a style, or digits, of its own.",
+        help="1 divided by the number of sites: all alike. 1: each has a style, or digits, of its own.",
     )
     fields: dict[str, Any] = {"data": source, "sites": sites, "skew": skew}
     if source == "mnist":

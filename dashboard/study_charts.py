@@ -12,7 +12,7 @@ from dashboard.words import METRICS
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 AXES = {
-    "skew": "p, how different the sites are (0 alike, 1 each its own)",
+    "skew": "p, how different the sites are (1/N: N sites alike, 1: each its own)",
     "local_steps": "local steps E in a round",
 }
 SHORT = {"skew": "p", "local_steps": "E"}

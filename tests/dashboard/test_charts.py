@@ -100,6 +100,7 @@ def test_a_study_is_one_line_an_algorithm() -> None:
     chart = study_chart(a_study((1.0, 0.5)), "accuracy")
     assert [trace.name for trace in chart.figure.data] == ["fedavg", "scaffold"]
     assert list(chart.figure.data[0].y) == [0.25, 0.5]
+    assert "1/N: N sites alike" in chart.figure.layout.xaxis.title.text
     assert chart.csv().splitlines()[1] == "fedavg,0.5,10,2,2000,0.25,0.0,0.375"
     named = [trace.name for trace in study_chart(without_value(a_study((1.0, 0.5)), 2), "accuracy").figure.data]
     assert named == ["fedavg", "scaffold (diverged at p = 1)"]
