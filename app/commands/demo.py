@@ -20,6 +20,7 @@ from app.client import Coordinator
 from app.commands.connection import checked, console
 from app.commands.follow import ENDED, POLL
 from app.commands.shown import HEADLINES, doing, headline_cells, round_cell, state_cell, status_line
+from app.coordinator.configuration import check_settings
 from app.demo import SETTINGS, Demo, begin_runs, services
 from app.schemas.runs import Run, RunSettings
 from fl_core.models import MODELS
@@ -43,6 +44,7 @@ def command(
     """Show two hospitals with different image styles train together: bn-scaffold-std against fedavg."""
     asked = {**SETTINGS.model_dump(), "rounds": rounds, "model": model}
     settings = checked(RunSettings, asked)
+    check_settings(settings)
     screen = console()
     runs: tuple[Run, ...] = ()
     with told_to_stop(), services(home, port, None if headless else dashboard_port) as demo:

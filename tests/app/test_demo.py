@@ -12,7 +12,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import app
 from app.commands.demo import open_in_browser
 from app.demo import Demo, services
 from mammofed.errors import BadSetting
@@ -65,6 +67,14 @@ def test_ctrl_c_leaves_no_process_and_the_next_start_goes_on(tmp_path: Path) -> 
     assert {run for run, state, done in rounds(said) if state == "completed" and done == 3} == names
     table = said.read_text().splitlines()[-5:]
     assert all(any(name in line and "3/3" in line for line in table) for name in ("bn-scaffold-std", "fedavg"))
+
+
+def test_a_model_that_is_not_known_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    words = ["demo", "--model", "foo", "--headless", "--home", str(tmp_path / "home")]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, BadSetting)
+    assert "foo" in str(done.exception)
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize("display", [":0", None])
