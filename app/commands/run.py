@@ -12,7 +12,7 @@ from app.client import Coordinator
 from app.commands.connection import DEFAULT_URL, TokenFile, Url, checked, connect, console
 from app.commands.follow import follow
 from app.commands.shown import run_table, runs_table, status_line
-from app.schemas.runs import RunSettings
+from app.schemas.runs import DataSettings, RunSettings
 from app.schemas.shape import Action, EngineName, MetricName, ModelFormat, Which
 from fl_core.schedule import FORMS
 from mammofed.errors import BadSetting
@@ -30,7 +30,14 @@ def one_of(values: Any) -> str:
     return f"One of: {', '.join(values)}."
 
 
-@app.command()
+def usual() -> str:
+    """The settings of a run for which nothing is asked, as flags."""
+    run = RunSettings().model_dump(exclude={"data", "variance_floor"}, exclude_none=True)
+    both = {**run, **DataSettings().model_dump(exclude_none=True)}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in both.items() if value not in ((), ""))
+
+
+@app.command(epilog=f"Without --from and --preset: {usual()}")
 def create(
     file: Annotated[
         Path | None, typer.Option("--from", help="TOML or JSON file with settings; flags come before it.")

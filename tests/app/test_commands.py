@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.client import CoordinatorLost
+from app.commands.run import usual
+from app.schemas.runs import RunSettings
 from mammofed.errors import BadSetting, MammofedError
 from tests.app.coordinator.services import Service, ended, running_coordinator
 
@@ -262,6 +264,14 @@ def test_a_model_and_its_card_are_taken_out(service: Service, tiny: Path, tmp_pa
     card = mammofed(service, "run", "export", run, "--card").stdout
     assert card.startswith("#")
     assert "bn-scaffold-std" in card
+
+
+def test_help_shows_the_defaults_as_flags_that_are_taken(service: Service) -> None:
+    told = usual().split()
+    assert told[told.index("--rounds") :][:2] == ["--rounds", "40"]
+    assert "Without --from and --preset: --engine local" in mammofed(service, "run", "create", "--help").stdout
+    with service.client() as lead:
+        assert lead.run(created(service, *told)).settings == RunSettings()
 
 
 def test_a_preset_is_where_settings_begin(service: Service) -> None:
