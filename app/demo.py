@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.client import Coordinator
 from app.processes import HOST, Child, end, free_port, start, wait_for
+from app.schemas.access import NewToken
 from app.schemas.runs import DataSettings, Run, RunSettings
 from mammofed.files import held
 
@@ -37,11 +38,7 @@ class Demo:
     home: Path
     coordinator: str  # URL
     dashboard: str | None  # URL; None: it has none
-    token: str
-
-    def connect(self) -> Coordinator:
-        """A signed-in connection."""
-        return Coordinator(self.coordinator, self.token)
+    token: str  # to sign in with, for a day: the dashboard's address shows it
 
 
 @contextmanager
@@ -58,7 +55,14 @@ def services(home: Path, port: int, dashboard_port: int | None) -> Iterator[Demo
             child = start_dashboard(home, shown, url)
             stack.callback(end, child)
             wait_for(f"{shown}/_stcore/health", child)
-        yield Demo(home, url, shown, (home / KEPT / "admin.token").read_text().strip())
+        with connected(home, url) as coordinator:
+            made = coordinator.create_token(NewToken(name="demo", role="coordinator", days=1))
+        yield Demo(home, url, shown, made.secret)
+
+
+def connected(home: Path, url: str) -> Coordinator:
+    """A connection signed in with the lasting token, which no screen shows and by which runs are found again."""
+    return Coordinator(url, (home / KEPT / "admin.token").read_text().strip())
 
 
 def address(port: int) -> str:

@@ -21,7 +21,7 @@ from app.commands.connection import checked, console
 from app.commands.follow import ENDED, POLL
 from app.commands.shown import HEADLINES, doing, headline_cells, round_cell, state_cell, status_line
 from app.coordinator.configuration import check_settings
-from app.demo import SETTINGS, Demo, begin_runs, services
+from app.demo import SETTINGS, Demo, begin_runs, connected, services
 from app.schemas.runs import Run, RunSettings
 from fl_core.models import MODELS
 
@@ -51,7 +51,7 @@ def command(
         say_where(screen, demo)
         if demo.dashboard and screen.is_terminal:
             open_in_browser(demo)
-        with demo.connect() as coordinator:
+        with connected(demo.home, demo.coordinator) as coordinator:
             runs = show(screen, coordinator, begin_runs(coordinator, settings))
             screen.print(summary(runs))
             if not headless:

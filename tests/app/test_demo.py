@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
+from app.client import Coordinator
 from app.commands.demo import open_in_browser
 from app.demo import Demo, services
 from mammofed.errors import BadSetting
@@ -51,6 +53,9 @@ def test_ctrl_c_leaves_no_process_and_the_next_start_goes_on(tmp_path: Path) -> 
         assert httpx.get(dashboard, trust_env=False).is_success
         (token,) = re.findall(r"^sign in with (\S+)", said.read_text(), re.MULTILINE)
         assert dashboard.endswith(f"/?token={token}")
+        (url,) = re.findall(r"^coordinator +(\S+)/api/v1", said.read_text(), re.MULTILINE)
+        with Coordinator(url, token) as shown:
+            assert shown.me().expires_at < datetime.now(UTC) + timedelta(days=1)
         with pytest.raises(BadSetting, match="in use by another demo"), services(tmp_path / "home", 0, None):
             pass
         family = psutil.Process(process.pid).children(recursive=True)
