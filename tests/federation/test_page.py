@@ -151,6 +151,13 @@ def pause_and_resume(folder: Path) -> None:
     assert "takes part" in run(line_with("site status"), folder)
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "docker-compose.yml", "docker-compose.gpu.yml"])
+def test_the_page_leads_to_the_containers(name: str) -> None:
+    [link] = re.findall(rf"\[{re.escape(name)}\]\((.+?)\)", PAGE.read_text())
+    assert (PAGE.parent / link).resolve() == ROOT / name
+    assert (ROOT / name).is_file()
+
+
 def test_sites_come_and_go_without_touching_the_others(lead: Path) -> None:
     key = "provisioned/trial/state/cert.json"
     before = (lead / "federation" / key).read_text()
