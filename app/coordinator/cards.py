@@ -160,7 +160,7 @@ def figures(shown: Shown, sites: Sequence[RunSite]) -> str:
         (name, count(found.n), *(interval(getattr(found, metric)) for metric in METRICS)) for name, found in shaped
     ]
     text = table(("test patches of", "n", *METRICS.values()), cells)
-    return text if shaped[0][1].pooled else f"{text}\n\n{MEANS}"
+    return text if "scores" in shown.kept else f"{text}\n\n{MEANS}"
 
 
 def interval(metric: Metric) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.coordinator.cards import MEANS
 from app.processes import free_port
 from app.schemas.runs import RunSite
 from dashboard.window import Window
@@ -104,6 +105,7 @@ def test_two_people_get_from_nothing_to_a_trained_run(lead: Path) -> None:
         assert rounds[0].pooled is False  # neither shares its scores
         worth = client.results(name)
         assert (worth.headline, worth.headline.pooled, worth.classes) == (done.best, False, ())
+        assert MEANS in client.model_card(name)
         assert worth.n == sum(own.n or 0 for own in worth.sites.values()) > 0
         assert {one.name for one in client.certificates()} == {"authority", "server", *sites}
         assert {site.site: sum(filter(None, site.train.values())) > 0 for site in client.run_sites(name)} == {
@@ -147,6 +149,13 @@ def pause_and_resume(folder: Path) -> None:
     assert "round 2" in status
     run(line_with("site resume"), folder)
     assert "takes part" in run(line_with("site status"), folder)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "docker-compose.yml", "docker-compose.gpu.yml"])
+def test_the_page_leads_to_the_containers(name: str) -> None:
+    [link] = re.findall(rf"\[{re.escape(name)}\]\((.+?)\)", PAGE.read_text())
+    assert (PAGE.parent / link).resolve() == ROOT / name
+    assert (ROOT / name).is_file()
 
 
 def test_sites_come_and_go_without_touching_the_others(lead: Path) -> None:
