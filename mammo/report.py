@@ -24,7 +24,11 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.row{display:flex;flex-w
 .row img{height:128px;background:#000;border-radius:3px}figure{margin:0}
 svg{background:#f6f8fa;border-radius:4px}small{color:#5a6875}
 """
-COUNTED = {"class": "lesions", "split": "patients"}  # in a report about files: all else there counts files
+COUNTED = {  # in a report about files: all else there counts files
+    "class": "lesions; background: images",
+    "split": "patients",
+    "LUT": "LUTs and windows; none: files",
+}
 
 
 def html_page(title: str, report: Report, gallery: Gallery) -> str:

@@ -16,7 +16,7 @@ from app.commands.patches import shown_progress
 from mammo.annotations import find_tables, read_annotations
 from mammo.folder import is_image_folder
 from mammo.quality import Report, inspect_folder
-from mammo.report import html_page
+from mammo.report import html_page, unit_of
 from mammo.store import is_begun, is_store
 from mammo.survey import Pictures, gallery_of, survey_folder, survey_store
 from mammofed.errors import BadSetting
@@ -69,11 +69,11 @@ def look_at(path: Path, tables: list[Path], workers: int, pictures: bool) -> tup
     return report, gallery_of(path, facts, annotations) if pictures else {}
 
 
-def count_lines(name: str, counts: dict[str, int], terminal: bool) -> list[Table | str]:
+def count_lines(name: str, unit: str, counts: dict[str, int], terminal: bool) -> list[Table | str]:
     """A table on a terminal, else plain lines."""
     if not terminal:
-        return [f"{name}: {what}: {number}" for what, number in counts.items()]
-    table = Table(name, "count", min_width=40)
+        return [f"{name} ({unit}): {what}: {number}" for what, number in counts.items()]
+    table = Table(name, unit, min_width=40)
     for what, number in counts.items():
         table.add_row(Text(what), str(number))
     return [table] if counts else []
@@ -83,7 +83,7 @@ def show(report: Report) -> None:
     """Tables and findings for a person."""
     console = Console(soft_wrap=True)
     for name, counts in {**report.counts, "identity": report.identity}.items():
-        for line in count_lines(name, counts, console.is_terminal):
+        for line in count_lines(name, unit_of(name, report), counts, console.is_terminal):
             console.print(line, markup=False)
     for refused in [*report.unreadable, *report.refused_rows][:LISTED]:
         console.print(f"{refused.name}: {refused.error}: {refused.reason}", markup=False, highlight=False)

@@ -1,5 +1,7 @@
 """`mammofed synth ...` → synthetic DICOM studies, and a gallery of synthetic patches."""
 
+import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +10,7 @@ import typer
 from rich.progress import track
 
 from synthetic.gallery import save_gallery
+from synthetic.mammograms import LESION_FIELD
 from synthetic.studies import StudySettings, write_studies
 
 app = typer.Typer(
@@ -33,6 +36,12 @@ def studies(
     shown = track(files, "writing mammograms", total=2 * patients) if sys.stdout.isatty() else files
     count = sum(1 for _ in shown)
     typer.echo(f"{count} mammograms of {patients} patients and annotations.csv in {out}")
+    typer.echo(f"next: mammofed patches {shlex.quote(str(out))} --out STORE --patch {patch_size(spacing)}")
+
+
+def patch_size(spacing: float) -> int:
+    """Pixels a side, a power of two, that a lesion's window fills."""
+    return 1 << int(math.log2(LESION_FIELD / spacing))
 
 
 @app.command()

@@ -117,6 +117,16 @@ def test_inspect_gives_json_and_its_exit_code(tmp_path: Path) -> None:
     assert run("inspect", tmp_path, "--workers", 1).exit_code == 2
 
 
+def test_inspect_names_what_it_counts(tmp_path: Path) -> None:
+    annotated_folder(tmp_path / "in", 4)
+    told = run("inspect", tmp_path / "in", "--workers", 1).stdout
+    for line in ("class (lesions; background: images): ", "split (patients): ", "view (files): CC: 4"):
+        assert line in told
+    assert "LUT (LUTs and windows; none: files): " in told
+    run("patches", tmp_path / "in", "--out", tmp_path / "out", "--patch", 32, "--workers", 1)
+    assert "class (patches): " in run("inspect", tmp_path / "out").stdout
+
+
 def test_inspect_tries_places_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     annotated_folder(tmp_path, 1)
     monkeypatch.setattr("app.commands.inspect.inspect_folder", pytest.fail)

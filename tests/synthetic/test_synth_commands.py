@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from app.commands.synth import app
+from app.commands.synth import app, patch_size
 from mammofed.errors import BadSetting, CannotWrite
 from synthetic.gallery import save_gallery
 
@@ -19,8 +19,13 @@ def test_studies_writes_files_and_annotations(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["studies", "--patients", "1", "--spacing", "0.4", "--out", str(out)])
     assert result.exit_code == 0
     assert result.stdout.startswith("2 mammograms of 1 patients")
+    assert f"next: mammofed patches {out} --out STORE --patch 32\n" in result.stdout
     assert len(list(out.rglob("*.dcm"))) == 2
     assert (out / "annotations.csv").is_file()
+
+
+def test_the_next_command_cuts_patches_of_a_lesion_s_size() -> None:
+    assert [patch_size(spacing) for spacing in (0.05, 0.1, 0.2, 0.4)] == [256, 128, 64, 32]
 
 
 def test_gallery_writes_a_picture(tmp_path: Path) -> None:
