@@ -1,6 +1,7 @@
 """A coordinator's address → a dashboard process, and browser pages that remember every error."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -85,6 +86,16 @@ class Screen:
         self.links().filter(has_text=title).first.click()
         self.see_title(title)
         return self
+
+    def open_run(self, run: str) -> None:
+        """The page of a run, by its link in the overview, where older runs are folded up."""
+        self.open("Overview")
+        row = self.page.locator(f".st-key-run-{run}")
+        row.wait_for(state="attached", timeout=PATIENCE)
+        if not row.is_visible():
+            self.page.get_by_text(re.compile(r"^\d+ more runs?$")).click()
+        row.get_by_role("link").click()
+        self.see_title("Run")
 
     def links(self) -> Locator:
         """The pages that are offered."""

@@ -59,8 +59,7 @@ def test_a_lost_coordinator_is_said_plainly_and_comes_back_by_itself(browser: Br
         run = client.create(SMALL.model_copy(update={"name": "waiting run"}))
     with screen(browser, place.address) as tab:
         tab.sign_in(place.service.secret())
-        tab.page.locator(f".st-key-run-{run.id}").get_by_role("link").click()
-        tab.see_title("Run")
+        tab.open_run(run.id)
         expect(tab.page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
         place.service.stop()
         tab.see(GONE)

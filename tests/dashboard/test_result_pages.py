@@ -23,8 +23,7 @@ def plain(words: str) -> str:
 
 def open_on(tab: Screen, title: str, study: Study, run: Run | None = None) -> None:
     """A page on the trained run, or another one."""
-    tab.page.locator(f".st-key-run-{(run or study.run).id}").get_by_role("link").click()
-    tab.see_title("Run")
+    tab.open_run((run or study.run).id)
     tab.open(title)
 
 

@@ -7,7 +7,6 @@ from app.schemas.shape import Role
 from tests.app.coordinator.services import SMALL, ended, wait_until
 from tests.dashboard.conftest import Study
 from tests.dashboard.screens import PATIENCE, Screen, screen
-from tests.dashboard.test_run_page import open_run
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 ALL = ["Overview", "Run", "Results", "Compare", "Drift", "Data"]
@@ -27,7 +26,7 @@ def test_every_page_is_whole_and_accessible(browser: Browser, study: Study, role
         tab.sign_in(study.tokens[role])
         shown = [name.split("\n")[-1] for name in tab.links().all_inner_texts()]
         assert shown == PAGES[role]
-        open_run(tab, study.run)
+        tab.open_run(study.run.id)
         for title in PAGES[role]:
             tab.open(title)
             if title in CHARTS:
@@ -54,7 +53,7 @@ def test_what_can_be_opened_is_accessible_too(browser: Browser, study: Study) ->
         assert ended(client, run.id).round == 1
     with screen(browser, study.address) as tab:
         tab.sign_in(study.tokens["coordinator"])
-        open_run(tab, run)
+        tab.open_run(run.id)
         tab.page.get_by_text("Each site by itself").click()
         tab.page.get_by_text("What happened", exact=True).click()
         tab.see("round 1 of 2 committed")
@@ -83,7 +82,7 @@ def test_what_can_be_opened_is_accessible_too(browser: Browser, study: Study) ->
 def test_who_may_not_control_runs_is_told_so(browser: Browser, study: Study, role: Role, why: str) -> None:
     with screen(browser, study.address) as tab:
         tab.sign_in(study.tokens[role])
-        open_run(tab, study.run)
+        tab.open_run(study.run.id)
         for name in ("Start", "Pause", "Resume", "One round", "Stop"):
             expect(tab.page.get_by_role("button", name=name, exact=True)).to_be_disabled()
         tab.see(why)
@@ -96,7 +95,7 @@ def test_an_operator_sees_the_own_site_alone(browser: Browser, study: Study) -> 
         tab.see_rows("hospital-1")
         titles = tab.page.get_by_role("heading").all_inner_texts()
         assert [title.split(" (")[0] for title in titles] == ["Overview", "Your site", "Runs"]
-        open_run(tab, study.run)
+        tab.open_run(study.run.id)
         tab.open("Data")
         tab.see_rows("hospital-1", "hospital-1")
         tab.healthy()
@@ -155,7 +154,7 @@ def test_a_withdrawn_site_is_left_out_of_its_run_and_the_page_says_why(lead: Scr
         client.act_on_site("hospital-6", "withdraw")
         client.act(run.id, "step")
         assert ended(client, run.id).round == 2
-        open_run(lead, run)
+        lead.open_run(run.id)
         crosses = lead.plotted("timeline")[1]
         drawn = zip(crosses["x"], crosses["y"], strict=True)
         assert [round for round, site in drawn if site == "hospital-6"] == [2]
@@ -168,7 +167,7 @@ def test_a_tablet_shows_whole_pages(browser: Browser, study: Study, size: dict[s
     with screen(browser, study.address) as tab:
         tab.page.set_viewport_size({"width": size["width"], "height": size["height"]})
         tab.sign_in(study.tokens["coordinator"])
-        open_run(tab, study.run)
+        tab.open_run(study.run.id)
         for title in PAGES["coordinator"]:
             tab.open(title)
             wide = "part => part.scrollWidth - part.clientWidth"

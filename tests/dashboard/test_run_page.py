@@ -3,7 +3,6 @@
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from app.schemas.runs import Run
 from dashboard.words import interval
 from tests.app.coordinator.services import SMALL, ended, wait_until
 from tests.dashboard.conftest import Reader, Study
@@ -42,16 +41,9 @@ def test_the_overview_says_what_failed_first_and_how_each_run_stands(lead: Scree
         lead.see_rows(*(site.name for site in client.sites()))
 
 
-def open_run(tab: Screen, run: Run) -> None:
-    """The page of a run, by its link in the overview."""
-    tab.open("Overview")
-    tab.page.locator(f".st-key-run-{run.id}").get_by_role("link").click()
-    tab.see_title("Run")
-
-
 def test_the_curves_are_those_of_the_api(reader: Reader, study: Study) -> None:
     lead = reader.tab
-    open_run(lead, study.run)
+    lead.open_run(study.run.id)
     metrics = reader.client.metrics(study.run.id)
     shade, line = lead.plotted("metric")[:2]
     assert line["name"] == f"small run · bn-scaffold-std (n = {metrics.test.n[-1]})"
@@ -71,7 +63,7 @@ def test_the_curves_are_those_of_the_api(reader: Reader, study: Study) -> None:
 
 
 def test_rivals_and_sites_can_be_shown(lead: Screen, study: Study) -> None:
-    open_run(lead, study.run)
+    lead.open_run(study.run.id)
     lead.choose("Against other runs on the same data", "rival run")
     wait_until(lambda: "rival run · fedavg (n = 100)" in names(lead), "the rival's curve", 30)
     lead.page.get_by_text("Each site by itself").click()
@@ -91,7 +83,7 @@ def names(tab: Screen) -> list[str]:
 
 
 def test_a_chart_can_be_saved_in_three_formats(lead: Screen, study: Study) -> None:
-    open_run(lead, study.run)
+    lead.open_run(study.run.id)
     lead.plotted("loss")
     with study.service.client() as client:
         loss = client.metrics(study.run.id).loss
@@ -104,7 +96,7 @@ def test_a_chart_can_be_saved_in_three_formats(lead: Screen, study: Study) -> No
 def test_controls_take_a_run_from_draft_to_its_end(lead: Screen, study: Study) -> None:
     with study.service.client() as client:
         run = client.create(SMALL.model_copy(update={"rounds": 10_000, "name": "controlled run"}))
-        open_run(lead, run)
+        lead.open_run(run.id)
 
         def press(name: str) -> None:
             lead.page.get_by_role("button", name=name, exact=True).click(timeout=PATIENCE)
@@ -144,7 +136,7 @@ def test_a_zoomed_chart_stays_as_it_is_when_a_round_comes_and_never_blinks(lead:
         run = client.create(SMALL.model_copy(update={"rounds": 100, "name": "zoomed run"}))
         client.act(run.id, "step")
         assert ended(client, run.id).round == 1
-        open_run(lead, run)
+        lead.open_run(run.id)
         lead.plotted("metric")
         chart = lead.page.locator(".st-key-chart-metric .js-plotly-plot")
         whole = chart.evaluate(STATE)
@@ -187,7 +179,7 @@ def test_a_run_is_opened_by_its_address_and_an_unknown_one_is_said(browser: Brow
 
 
 def test_a_failed_run_says_why(lead: Screen, study: Study) -> None:
-    open_run(lead, study.failed)
+    lead.open_run(study.failed.id)
     lead.see("Failed")
     lead.see(str(study.failed.reason))
     lead.see("This run ended before its first round was committed")
