@@ -5,9 +5,7 @@ order of the sites.
 """
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from fl_core.plan import Plan
 from fl_core.state import ServerState, SiteState, Update
 from fl_core.wire import pack, unpack
 from mammofed.errors import BadSetting
+from mammofed.processes import leave_with_parent
 
 Result = TypeVar("Result")
 Trained = tuple[Update, SiteState]
@@ -119,19 +118,8 @@ _worker: tuple[Task, Workplace] | None = None  # of a worker process, which exis
 def _start(task: Task) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: the run's own process speaks
-    _end_with_parent()
+    leave_with_parent()
     _worker = task, task.workplace()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a worker process, or the one in which they meet
-
-    def wait_and_end() -> None:
-        parent.join()
-        os._exit(1)  # it was killed: nobody waits for this process any more
-
-    threading.Thread(target=wait_and_end, daemon=True).start()
 
 
 def _train(index: int, server: bytes, state: bytes, meeting: Meeting | None, seat: int) -> tuple[bytes, bytes]:
@@ -149,7 +137,7 @@ def processes(task: Task, workers: int, meets: bool) -> Iterator[Crew]:
     context = multiprocessing.get_context("spawn")
     manager = MeetingManager(ctx=context)
     if meets:
-        manager.start(_end_with_parent)
+        manager.start(leave_with_parent)
     try:
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(task,)) as pool:
             yield over_processes(task, pool, manager if meets else None)
