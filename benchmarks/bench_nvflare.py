@@ -39,7 +39,7 @@ from fl_core.wire import pack
 from tests.app.coordinator.services import wait_until
 
 ECHO = "benchmarks.echo.EchoAgent"
-REPEATS = 5
+REPEATS = 12  # the machine is quiet in some of them
 COUNTS = (2, 8)  # sites
 BLOCK = 1 << 20  # bytes written at a time
 

@@ -95,17 +95,24 @@ class Field:
                 time.sleep(0.2)
 
     def offer(self, server: ServerState) -> Answer:
-        """Put a model where sites fetch it; older offers are taken away."""
+        """Put a model where sites fetch it; an older offer is taken away, or written over where it is as long.
+
+        The pages of a file that is written over are there already, and a site that still reads it is too late and
+        finds another digest. To cut a file while it is read would be the end of the job.
+        """
         offers = self.folder / "offers"
         offers.mkdir(parents=True, exist_ok=True)
         parts = packed_parts(server)
-        path = offers / digest_of(*parts)
+        path, writing = offers / digest_of(*parts), offers / ".writing"
         if not path.exists():  # else sites may be fetching it
-            with (offers / ".writing").open("wb", MANY) as file:
-                file.writelines(parts)
             for old in offers.glob("[!.]*"):
-                old.unlink()
-            (offers / ".writing").rename(path)
+                old.rename(writing)
+            if not writing.exists() or writing.stat().st_size != sum(map(len, parts)):
+                writing.unlink(missing_ok=True)
+                writing.touch()
+            with writing.open("r+b", MANY) as file:
+                file.writelines(parts)
+            writing.rename(path)
         return {"digest": path.name, "bytes": path.stat().st_size}
 
 

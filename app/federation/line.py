@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -32,10 +33,65 @@ IDLE = 30  # seconds after which a line that says nothing is tested
 PAUSE = 1.0  # seconds before a lost line is dialled again
 
 
+class Tunnel:
+    """TLS on a socket, many of its records at a time: Python's own asks the kernel for each one twice."""
+
+    def __init__(self, context: ssl.SSLContext, plain: socket.socket, server: str | None = None) -> None:
+        """Shake hands as a client of that server, or as the server."""
+        self.plain = plain
+        self.came, self.goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.came, self.goes, server_side=server is None, server_hostname=server)
+        self.block = memoryview(bytearray(BLOCK))
+        try:
+            self.complete(self.tls.do_handshake)
+        except OSError:
+            plain.close()
+            raise
+
+    def complete(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Take a step of TLS, which may want to send and to receive."""
+        while True:
+            try:
+                try:
+                    return step(*args)
+                finally:
+                    if self.goes.pending:  # also where it fails: why
+                        self.plain.sendall(self.goes.read())
+            except ssl.SSLWantReadError:
+                got = self.plain.recv_into(self.block)
+                if not got:
+                    raise ConnectionError("the other end has hung up") from None
+                self.came.write(self.block[:got])
+
+    def fill(self, view: memoryview) -> memoryview:
+        """Receive until the view is full."""
+        left = view
+        while left:
+            got = self.complete(self.tls.read, len(left), left)
+            if not got:
+                raise ConnectionError("the other end has said that no more comes")
+            left = left[got:]
+        return view
+
+    def take(self, size: int) -> bytes:
+        """Receive so many bytes."""
+        return bytes(self.fill(memoryview(bytearray(size))))
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send it all."""
+        view = memoryview(data)
+        for start in range(0, len(view), BLOCK):
+            self.complete(self.tls.write, view[start : start + BLOCK])
+
+    def close(self) -> None:
+        """Hang up."""
+        self.plain.close()
+
+
 class Line:
     """The end that asks, one question at a time."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: Tunnel) -> None:
         self.end, self.asking = end, threading.Lock()
         self.block = memoryview(bytearray(BLOCK))
 
@@ -44,11 +100,11 @@ class Line:
         with self.asking:
             is_whole = False
             try:
-                self.end.settimeout(stall)
+                self.end.plain.settimeout(stall)
                 left = self.size_of_answer(question, most)
                 while left:
                     block = self.block[:left]
-                    fill(self.end, block)
+                    self.end.fill(block)
                     left -= len(block)
                     yield block
                 is_whole = True
@@ -58,36 +114,30 @@ class Line:
                 if not is_whole:
                     self.end.close()
 
+    def close(self) -> None:
+        """Hang up, once nobody asks any more."""
+        with self.asking:
+            self.end.close()
+
     def size_of_answer(self, question: str, most: int) -> int:
         """Ask; how many bytes come."""
         text = question.encode()
-        self.end.sendall(QUESTION.pack(len(text)) + text)
-        size: int = ANSWER.unpack(fill(self.end, memoryview(bytearray(ANSWER.size))))[0]
+        self.end.send(QUESTION.pack(len(text)) + text)
+        size: int = ANSWER.unpack(self.end.take(ANSWER.size))[0]
         if size > most:
             raise ConnectionError(f"{size} bytes announced, {most} asked for")
         return size
 
 
-def fill(end: socket.socket, view: memoryview) -> memoryview:
-    """Receive until the view is full."""
-    left = view
-    while left:
-        got = end.recv_into(left)
-        if not got:
-            raise ConnectionError("the other end has hung up")
-        left = left[got:]
-    return view
-
-
-def answer(end: socket.socket, take: Take) -> None:
+def answer(end: Tunnel, take: Take) -> None:
     """The end that is asked: answer until the other one hangs up."""
-    end.settimeout(None)
+    end.plain.settimeout(None)
     try:
         while True:
-            [size] = QUESTION.unpack(fill(end, memoryview(bytearray(QUESTION.size))))
-            found = take(bytes(fill(end, memoryview(bytearray(size)))).decode())
-            end.sendall(ANSWER.pack(len(found)))
-            end.sendall(found)
+            [size] = QUESTION.unpack(end.take(QUESTION.size))
+            found = take(end.take(size).decode())
+            end.send(ANSWER.pack(len(found)))
+            end.send(found)
     except Exception as error:  # whatever the other end asks for, only its own line ends
         log.info("line ended (%s)", error)
     finally:
@@ -124,18 +174,20 @@ class Lines:
         """Serve a site of this job; any other is hung up on."""
         try:
             dialled.settimeout(DIAL)
-            end = self.context.wrap_socket(dialled, server_side=True)
-            site, wish = common_name(end), bytes(fill(end, memoryview(bytearray(1))))
+            end = Tunnel(self.context, dialled)
+            site, wish = common_name(end.tls), end.take(1)
         except OSError as error:
             log.info("no line (%s)", error)
             return dialled.close()
-        keep_alive(end)
+        keep_alive(dialled)
         if site not in self.sites:
             end.close()
         elif wish == ASKS:
             answer(end, self.take)
         else:
-            self.lines[site] = Line(end)
+            before, self.lines[site] = self.lines.get(site), Line(end)
+            if before is not None:
+                before.close()
 
     def close(self) -> None:
         """Hang up on all."""
@@ -169,14 +221,15 @@ class Caller:
             while True:
                 self.line = Line(self.dial(ASKS))
                 answer(self.dial(IS_ASKED), self.take)
+                self.line.close()
                 time.sleep(PAUSE)
 
-    def dial(self, wish: bytes) -> socket.socket:
+    def dial(self, wish: bytes) -> Tunnel:
         """A connection on which the job is told who asks whom."""
         plain = socket.create_connection((self.host, self.port), DIAL)
-        end = self.context.wrap_socket(plain, server_hostname=self.host)
-        keep_alive(end)
-        end.sendall(wish)
+        keep_alive(plain)
+        end = Tunnel(self.context, plain, self.host)
+        end.send(wish)
         return end
 
     def ask(self, question: str, most: int) -> Iterator[memoryview]:
@@ -193,7 +246,7 @@ def context_of(purpose: ssl.Purpose, startup: Path, who: str) -> ssl.SSLContext:
     return context
 
 
-def common_name(end: ssl.SSLSocket) -> str:
+def common_name(end: ssl.SSLObject) -> str:
     """Whom the other end's certificate names."""
     certificate = x509.load_der_x509_certificate(end.getpeercert(binary_form=True) or b"")
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)

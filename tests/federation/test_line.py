@@ -91,6 +91,16 @@ def test_a_lost_line_is_dialled_again(lines: Lines, dial: Dial) -> None:
     assert b"".join(map(bytes, lines.ask(SITE, "0", len(CONTENT)))) == CONTENT
 
 
+def test_who_says_that_no_more_comes_is_not_waited_for(lines: Lines, dial: Dial) -> None:
+    caller = dial(SITE)
+    until(lambda: SITE in lines.lines and caller.line is not None, 10, "the line")
+    first = lines.lines[SITE].end
+    with pytest.raises(ssl.SSLWantReadError):
+        first.tls.unwrap()
+    first.plain.sendall(first.goes.read())
+    until(lambda: lines.lines[SITE].end is not first, 10, "the next line")
+
+
 def test_a_shut_port_costs_nothing(folder: Path) -> None:
     began = time.monotonic()
     caller = Caller(folder / SITE / "kit" / "startup", "localhost", free_port(), take)

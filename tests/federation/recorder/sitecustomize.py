@@ -5,7 +5,7 @@ import ssl
 from typing import Any
 
 FOLDER = os.environ["MAMMOFED_TEST_RECORD"]
-_send, _sendall = ssl.SSLSocket.send, ssl.SSLSocket.sendall
+_send, _sendall, _write = ssl.SSLSocket.send, ssl.SSLSocket.sendall, ssl.SSLObject.write
 
 
 def _keep(data: Any) -> None:
@@ -23,4 +23,11 @@ def sendall(self: ssl.SSLSocket, data: Any, flags: int = 0) -> None:
     _sendall(self, data, flags)  # it calls `send`
 
 
+def write(self: ssl.SSLObject, data: Any) -> int:
+    written = _write(self, data)
+    _keep(memoryview(data).cast("B")[:written])
+    return written
+
+
 ssl.SSLSocket.send, ssl.SSLSocket.sendall = send, sendall  # type: ignore[method-assign]
+ssl.SSLObject.write = write  # type: ignore[method-assign]
