@@ -1,4 +1,4 @@
-"""Models on offer: there as a whole under their digest, whatever was on offer before; a late reader harms nobody."""
+"""Models on offer: whole, under their digest, whatever was on offer before; a late reader harms nobody."""
 
 from pathlib import Path
 
