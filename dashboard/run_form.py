@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.client import Coordinator
 from app.schemas.runs import RunSettings
@@ -87,15 +88,7 @@ def generated(base: RunSettings, key: str, source: str) -> dict[str, Any]:
     """Synthetic or MNIST sites: how many, and how different."""
     left, right = st.columns(2)
     sites = left.number_input("Sites", 1, 64, base.data.sites, key=f"{key}-n-sites")
-    skew = right.slider(
-        "How different the sites are (p)",
-        0.0,
-        1.0,
-        base.data.skew,
-        0.05,
-        key=f"{key}-skew",
-        help="1 divided by the number of sites: all alike. 1: each has a style, or digits, of its own.",
-    )
+    skew = choose_skew(right, sites, base.data.skew, key)
     fields: dict[str, Any] = {"data": source, "sites": sites, "skew": skew}
     if source == "mnist":
         return {
@@ -106,6 +99,22 @@ def generated(base: RunSettings, key: str, source: str) -> dict[str, Any]:
     patches = left.number_input("Patches at each site", 20, 1_000_000, base.data.patches, key=f"{key}-patches")
     pixels = right.number_input("Pixels a side", 16, 512, base.data.image_size, key=f"{key}-pixels")
     return {**fields, "patches": patches, "image_size": pixels}
+
+
+def choose_skew(column: DeltaGenerator, sites: int, usual: float, key: str) -> float:
+    """p, from sites that are all alike to sites of nothing in common; one site has nobody to differ from."""
+    alike = 1 / sites
+    between = {step / 20 for step in range(1, 20)} | {usual}
+    options = sorted({alike, 1.0, *(p for p in between if alike < p < 1)})
+    return column.select_slider(
+        "How different the sites are (p)",
+        options,
+        usual if usual in options else 1.0,
+        format_func=lambda p: f"{p:.2f}",
+        key=f"{key}-skew-{sites}",
+        disabled=sites == 1,
+        help="1 divided by the number of sites: all alike. 1: each has a style, or digits, of its own.",
+    )
 
 
 def stores(key: str) -> dict[str, Any]:
@@ -179,7 +188,15 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
             key=f"{key}-warmup",
             help="Steps over which the learning rate rises from 0 to its value.",
         ),
-        "momentum": three.number_input("Momentum", 0.0, 0.999, base.momentum, format="%g", key=f"{key}-momentum"),
+        "momentum": three.number_input(
+            "Momentum",
+            0.0,
+            0.999,
+            base.momentum,
+            format="%g",
+            key=f"{key}-momentum",
+            help="Share of the last step that goes into the next. 0 for algorithms that correct the gradient.",
+        ),
         "selection": one.selectbox(
             "Best model is best in",
             metrics,
@@ -189,9 +206,20 @@ def advanced_fields(base: RunSettings, key: str) -> dict[str, Any]:
         ),
         "device": two.text_input("Device", base.device, key=f"{key}-device", help="auto, cpu, cuda, cuda:1, mps"),
         "precision": three.selectbox(
-            "Precision", precisions, index=place(precisions, base.precision), key=f"{key}-precision"
+            "Precision",
+            precisions,
+            index=place(precisions, base.precision),
+            key=f"{key}-precision",
+            help="Of the numbers in training. Half precision (bf16, fp16) is faster on a GPU that has it.",
         ),
-        "threads": one.number_input("Threads at each site", 1, 256, base.threads, key=f"{key}-threads"),
+        "threads": one.number_input(
+            "Threads at each site",
+            1,
+            256,
+            base.threads,
+            key=f"{key}-threads",
+            help="Processor cores that training uses. With another number of them the last digits differ.",
+        ),
         "resamples": two.number_input(
             "Bootstrap resamples",
             100,

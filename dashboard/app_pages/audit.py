@@ -88,10 +88,13 @@ def page_of(wanted: dict[str, str | None]) -> tuple[AuditEntry, ...]:
     place = f"audit-after {wanted!r}"
     page = api.read(entries, st.session_state.get(place), tuple(wanted.items()))
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Newest", disabled=st.session_state.get(place) is None, icon=":material/first_page:"):
+        newest, oldest = st.session_state.get(place) is None, page.next is None
+        why_newest = "These are the newest." if newest else "Go back to the newest entries."
+        if st.button("Newest", disabled=newest, help=why_newest, icon=":material/first_page:"):
             st.session_state[place] = None
             st.rerun()
-        if st.button("Older", disabled=page.next is None, icon=":material/chevron_right:"):
+        why_older = "There are no older ones." if oldest else "Go on to older entries."
+        if st.button("Older", disabled=oldest, help=why_older, icon=":material/chevron_right:"):
             st.session_state[place] = page.next
             st.rerun()
         st.caption(f"{page.total:,} {'entry' if page.total == 1 else 'entries'}")

@@ -197,6 +197,24 @@ def test_a_new_run_is_created_as_filled_in(lead: Screen, study: Study) -> None:
     assert found.id in lead.page.url
 
 
+def test_sites_can_be_made_all_alike_but_no_more_than_that(lead: Screen, study: Study) -> None:
+    lead.open("New run")
+    lead.page.get_by_label("Name", exact=True).fill("all alike")
+    lead.page.get_by_label("Sites", exact=True).fill("3")
+    lead.page.get_by_label("Sites", exact=True).press("Enter")
+    lead.settle()
+    lead.page.get_by_role("slider").press("Home")
+    lead.see("0.33")
+    lead.settle()
+    lead.page.get_by_role("button", name="Create as a draft").click()
+    lead.see_title("Run")
+    with study.service.client() as client:
+        found = wait_until(
+            lambda: next((run for run in client.runs().items if run.name == "all alike"), None), "the new run", 30
+        )
+    assert (found.settings.data.sites, found.settings.data.skew) == (3, 1 / 3)
+
+
 def test_stores_that_nobody_named_do_not_become_synthetic_data(lead: Screen, study: Study) -> None:
     lead.open("New run")
     lead.page.get_by_text("Patch stores", exact=True).click()
