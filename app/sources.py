@@ -119,12 +119,15 @@ def given_sites(choice: DataChoice) -> tuple[SiteData, ...]:
 
 
 def check_sizes(sites: list[SiteData]) -> None:
-    """Refuse sites whose patches differ in size: a lesion would be larger at one than at the other."""
-    sizes = [" × ".join(map(str, site.train.read(np.zeros(1, np.int64)).shape[2:])) for site in sites]
-    for site, size in zip(sites, sizes, strict=True):
-        if size != sizes[0]:
+    """Refuse patches that differ in size: a lesion would be larger in one place than in the other."""
+    sources = {site.name: site.train for site in sites} | {f"the test of {site.name}": site.test for site in sites}
+    shapes = {name: one.read(np.zeros(1, np.int64)).shape[2:] for name, one in sources.items() if len(one.labels)}
+    sizes = {name: " × ".join(map(str, shape)) for name, shape in shapes.items()}
+    first, usual = next(iter(sizes.items()), ("", ""))
+    for name, size in sizes.items():
+        if size != usual:
             raise BadData(
-                f"{sites[0].name} has patches of {sizes[0]} px, {site.name} of {size} px: "
+                f"{first} has patches of {usual} px, {name} of {size} px: "
                 "cut both alike (mammofed patches --patch N)"
             )
 

@@ -33,7 +33,7 @@ def one_of(values: Any) -> str:
 def usual() -> str:
     """The settings of a run for which nothing is asked, as flags."""
     run = RunSettings().model_dump(exclude={"data", "variance_floor"}, exclude_none=True)
-    both = {**run, **DataSettings().model_dump(exclude_none=True)}
+    both = {"lr": run.pop("rate"), **run, **DataSettings().model_dump(exclude_none=True)}  # the flag's short name
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in both.items() if value not in ((), ""))
 
 
@@ -51,7 +51,7 @@ def create(
     rounds: Annotated[int | None, typer.Option(help="R, the number of rounds.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="E, the steps of a site in a round.")] = None,
     batch: Annotated[int | None, typer.Option(help="B, the patches of a site in a step.")] = None,
-    rate: Annotated[float | None, typer.Option(help="γ, the learning rate.")] = None,
+    rate: Annotated[float | None, typer.Option("--lr", help="γ, the learning rate.")] = None,
     schedule: Annotated[str | None, typer.Option(help=f"Of the learning rate: {FORMS}.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Iterations over which the rate rises.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of SGD; refused by the SCAFFOLD rows.")] = None,

@@ -88,7 +88,7 @@ def add_site(folder: Path, site: str) -> Path:
         raise BadSetting(
             f"site {site!r} was removed, and its old certificate would open the door: use another name"
         )
-    with held(folder, "mammofed federation"):
+    with writing(folder), held(folder, "mammofed federation"):
         grown = replace(federation, sites=(*federation.sites, site))
         kit = write_kit(folder, provision(folder, grown), site)
         keep(folder, grown)
@@ -100,7 +100,7 @@ def remove_site(folder: Path, site: str) -> None:
     federation = read_federation(folder)
     if site not in federation.sites:
         raise BadSetting(f"site {site!r} is not in the federation: it has {', '.join(federation.sites) or 'none'}")
-    with held(folder, "mammofed federation"):
+    with writing(folder), held(folder, "mammofed federation"):
         left = tuple(other for other in federation.sites if other != site)
         shrunk = replace(federation, sites=left, removed=(*federation.removed, site))
         shut_out = {"disabled_clients": sorted(shrunk.removed)}  # NVFlare's own list

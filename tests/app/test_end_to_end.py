@@ -70,6 +70,8 @@ def test_patches_of_two_sizes_are_not_trained_together(store: Path, tmp_path: Pa
     mammofed("patches", store.parent / "studies", "--out", tmp_path / "small", "--patch", 16, "--workers", 1)
     with pytest.raises(BadData, match="a has patches of 32 × 32 px, b of 16 × 16 px: cut both alike"):
         sites_from(DataChoice(site=(f"a={store}", f"b={tmp_path / 'small'}")))
+    with pytest.raises(BadData, match="a has patches of 32 × 32 px, the test of a of 16 × 16 px: cut both alike"):
+        sites_from(DataChoice(site=(f"a={store}",), test=str(tmp_path / "small")))
 
 
 def test_styled_patches_differ_in_their_fingerprint() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.federation.provision import Federation, create
+from app.federation.provision import Federation, add_site, create
 from mammofed.errors import BadSetting, CannotWrite
 
 
@@ -19,3 +19,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match=r"cannot write .*file/federation"):
         create(tmp_path / "file" / "federation", Federation("trial", "localhost", sites=("hospital-1",)))
+
+
+def test_a_file_in_the_way_of_one_site_more_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "federation"
+    create(folder, Federation("trial", "localhost", sites=("hospital-1",)))
+    (folder / "project.yml").unlink()
+    (folder / "project.yml").mkdir()
+    with pytest.raises(CannotWrite, match=r"cannot write .*federation: Is a directory"):
+        add_site(folder, "hospital-2")
