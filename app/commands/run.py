@@ -33,7 +33,8 @@ def one_of(values: Any) -> str:
 def usual() -> str:
     """The settings of a run for which nothing is asked, as flags."""
     run = RunSettings().model_dump(exclude={"data", "variance_floor"}, exclude_none=True)
-    both = {"lr": run.pop("rate"), **run, **DataSettings().model_dump(exclude_none=True)}  # the flag's short name
+    rate = {"lr": run.pop("rate")}  # the flag has a name of its own
+    both = {**run, **rate, **DataSettings().model_dump(exclude_none=True)}
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in both.items() if value not in ((), ""))
 
 
