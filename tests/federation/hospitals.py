@@ -4,14 +4,15 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.coordinator.engines.nvflare import Admin, NVFlare
 from app.federation.conduct import Conductor
-from app.federation.link import EngineDown
+from app.federation.link import EngineDown, Link
 from app.federation.processes import client_command, server_command, start, stop
 from app.federation.provision import Federation, create
 from app.federation.terms import Terms
@@ -20,8 +21,11 @@ from app.site.data import SiteSettings, write_settings
 from app.site.home import HOME
 from app.site.kit import unpack_kit
 from fl_core.checkpoint import FolderLedger
+from fl_core.family import ALGORITHMS
 from fl_core.plan import Plan
 from fl_core.schedule import Schedule
+
+ROWS = [name for name, row in ALGORITHMS.items() if not row.pooled]
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -80,6 +84,24 @@ def finish(conductor: Conductor, seconds: float) -> None:
     conductor.ledger.orders.append("stop")
     thread.join(60)
     assert is_done, f"the run did not end within {seconds} s: {conductor.ledger.events}"
+
+
+@dataclass(frozen=True)
+class OneSegment:
+    """The engine's job, used for several runs one after the other."""
+
+    sites: tuple[str, ...]
+    link: Link
+    folder: Path  # of the models on offer
+
+    def connected(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(self.sites)
+
+    @contextmanager
+    def segment(self, sites: tuple[str, ...]) -> Iterator[Link]:
+        """The one there is."""
+        yield self.link
 
 
 class Hospitals:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from app.federation.collect import carry_out
 from app.federation.conduct import Conductor
@@ -16,8 +17,20 @@ from app.federation.link import EngineDown, Link, SiteSilent, serve
 from app.federation.terms import Terms
 from app.site.data import SiteSettings
 from app.site.work import SiteWork
-from tests.federation.hospitals import TestLedger
+from app.sources import DataChoice
+from fl_core.checkpoint import FolderLedger, read_manifest
+from fl_core.data import SiteData
+from fl_core.evaluate import report
+from fl_core.models import build_model
+from fl_core.plan import Plan
+from fl_core.rounds import Federation, Moment, run_rounds
+from fl_core.wire import pack
+from tests.federation.hospitals import TestLedger, small_plan, until
 
+SITES = ("hospital-1", "hospital-2", "hospital-3")
+FIRST, SECOND, THIRD = SITES
+CHOICE = DataChoice(sites=3, patches=30, image_size=32)
+SHORT = partial(small_plan, rounds=2, local_steps=2, batch=4)
 Lie = Callable[[str, str, bytes], bytes]  # (order, text, honest answer) → what is answered instead
 
 
@@ -93,3 +106,52 @@ class Neighbours:
     def conductor(self, terms: Terms) -> Conductor:
         """A run with its ledger in a folder."""
         return Conductor(terms, TestLedger(self.folder / "ledger"), self, self.folder / "work")
+
+
+def terms_of(plan: Plan, **changes: Any) -> Terms:
+    """Of a run that goes on without one of three."""
+    settings = {"quorum": 2, "deadline": 60.0, "silence": 0.1, "resamples": 100, **changes}
+    return Terms("run-1", plan, SITES, **settings)
+
+
+def on_one_machine(
+    plan: Plan, data: tuple[SiteData, ...], present: Callable[[], frozenset[str] | None] = lambda: None
+) -> Moment:
+    """The same run without sites that must be called."""
+    federation = Federation(plan, partial(build_model, plan.model, 1, 5, plan.seed), data)
+    *_, last = run_rounds(federation, partial(report, resamples=100, seed=plan.seed), present=present)
+    return last
+
+
+def ledger_of(conductor: Conductor) -> TestLedger:
+    """Its events and rounds."""
+    assert isinstance(conductor.ledger, TestLedger)
+    return conductor.ledger
+
+
+def trained(neighbours: Neighbours, terms: Terms) -> TestLedger:
+    """A run to its end."""
+    conductor = neighbours.conductor(terms)
+    conductor.run()
+    return ledger_of(conductor)
+
+
+def same(ledger: TestLedger, moment: Moment) -> bool:
+    """Whether the bits of the last round are those."""
+    last = ledger.latest()
+    return last is not None and pack(last.server) == pack(moment.server)
+
+
+def kinds(ledger: TestLedger, site: str) -> set[str]:
+    """What happened to a site."""
+    return {kind for kind, _, about in ledger.events if about == site}
+
+
+def read(ledger: FolderLedger, number: int) -> Any:
+    """A round as the ledger keeps it."""
+    return type("Round", (), read_manifest(ledger.folder / "rounds" / f"{number:06d}.json"))
+
+
+def wait_for_event(ledger: TestLedger, kind: str) -> None:
+    """Wait for it, with a deadline."""
+    until(lambda: any(found == kind for found, _, _ in ledger.events), 30, f"an event {kind!r}")

@@ -1,18 +1,22 @@
-"""Five hospitals as processes with mutual TLS: the same bits as on one machine."""
+"""Five hospitals as processes with mutual TLS: the bits of one machine, for every row and beside a liar."""
 
+import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
+from app.coordinator.engines.nvflare import NVFlare
+from app.federation.conduct import Conductor
 from app.federation.terms import Terms
 from app.sources import DataChoice, sites_from
-from fl_core.evaluate import report
-from fl_core.models import build_model
-from fl_core.rounds import Federation, run_rounds
-from fl_core.wire import pack
-from tests.federation.hospitals import Hospitals, finish, small_plan, until
+from benchmarks.bench_nvflare import allow
+from fl_core.data import SiteData
+from fl_core.plan import Plan
+from tests.federation.hospitals import ROWS, Hospitals, OneSegment, TestLedger, finish, small_plan, until
+from tests.federation.liar import AGENT, LIAR, NAMES
+from tests.federation.lies import LIES
+from tests.federation.neighbours import kinds, ledger_of, on_one_machine, same
 
 pytestmark = [
     pytest.mark.xdist_group("federation"),
@@ -23,11 +27,19 @@ CHOICE = DataChoice(sites=5, patches=60, image_size=32)
 SITES = tuple(f"hospital-{number}" for number in range(1, 6))
 
 
-@pytest.fixture
-def hospitals(tmp_path: Path) -> Iterator[Hospitals]:
+@pytest.fixture(scope="module")
+def data() -> tuple[SiteData, ...]:
+    return sites_from(CHOICE)
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospitals]:
     words = "synthetic:{}/5,patches=60,size=32"
-    data = {site: words.format(number) for number, site in enumerate(SITES, 1)}
-    found = Hospitals(tmp_path, data, share_scores=True, floor=1)
+    stores = {site: words.format(number) for number, site in enumerate(SITES, 1)}
+    found = Hospitals(tmp_path_factory.mktemp("five"), stores, share_scores=True, floor=1)
+    found.site_environment = {"PYTHONPATH": os.getcwd()}
+    for site in SITES:
+        allow(found.folder / site / "kit", AGENT)
     try:
         found.start_all()
         until(lambda: found.connected() == set(SITES), 120, "all sites")
@@ -36,14 +48,46 @@ def hospitals(tmp_path: Path) -> Iterator[Hospitals]:
         found.stop_all()
 
 
-def test_five_sites_over_nvflare_end_bit_identical(hospitals: Hospitals, tmp_path: Path) -> None:
-    plan = small_plan("bn-scaffold-std", rounds=2)
-    terms = Terms("five", plan, SITES, quorum=5, deadline=120.0, silence=30.0, resamples=100)
-    conductor = hospitals.conductor(terms, tmp_path / "five")
+@pytest.fixture(scope="module")
+def honest(hospitals: Hospitals) -> Iterator[OneSegment]:
+    folder = hospitals.folder / "honest"
+    with hospitals.engine("honest", folder).segment(SITES) as link:
+        yield OneSegment(SITES, link, folder)
+
+
+@pytest.fixture(scope="module")
+def dishonest(hospitals: Hospitals) -> Iterator[OneSegment]:
+    folder = hospitals.folder / "dishonest"
+    with NVFlare(hospitals.admin, "dishonest", folder, AGENT).segment(SITES) as link:
+        yield OneSegment(SITES, link, folder)
+
+
+def trained(engine: OneSegment, run: str, plan: Plan, quorum: int) -> TestLedger:
+    terms = Terms(run, plan, SITES, quorum=quorum, deadline=120.0, silence=30.0, resamples=100)
+    conductor = Conductor(terms, TestLedger(engine.folder / run), engine, engine.folder)
     finish(conductor, 240)
-    federation = Federation(plan, partial(build_model, plan.model, 1, 5, plan.seed), sites_from(CHOICE))
-    *_, alone = run_rounds(federation, partial(report, resamples=100, seed=plan.seed))
-    last = conductor.ledger.latest()
+    return ledger_of(conductor)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_five_sites_over_nvflare_end_bit_identical(
+    row: str, honest: OneSegment, data: tuple[SiteData, ...]
+) -> None:
+    plan = small_plan(row, rounds=2)
+    ledger, alone = trained(honest, f"row-{ROWS.index(row)}", plan, quorum=5), on_one_machine(plan, data)
+    last = ledger.latest()
     assert last is not None
-    assert pack(last.server) == pack(alone.server)
+    assert same(ledger, alone)
     assert last.record["test"]["accuracy"] == alone.record["test"]["accuracy"]
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_a_liar_among_five_is_refused_by_name_and_the_round_goes_on(
+    kind: str, dishonest: OneSegment, data: tuple[SiteData, ...]
+) -> None:
+    plan = small_plan("scaffold", rounds=1)
+    ledger = trained(dishonest, NAMES[kind], plan, quorum=4)
+    [text] = [text for found, text, site in ledger.events if (found, site) == ("site-refused", LIAR)]
+    assert LIES[kind][1] in text
+    assert kinds(ledger, LIAR) == {"site-refused"}
+    assert same(ledger, on_one_machine(plan, data, partial(frozenset, SITES[:4])))

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import torch
 from app.coordinator.engines.nvflare import NVFlare
 from app.federation.conduct import Conductor
 from app.federation.field import Field
-from app.federation.link import Link
 from app.federation.provision import remove_site
 from app.federation.remote import one_round
 from app.federation.standing import standing_of
@@ -26,7 +25,6 @@ from app.federation.terms import Terms
 from app.sources import DataChoice, StyledPatches, sites_from
 from benchmarks.bench_nvflare import ECHO, allow
 from fl_core.evaluate import report
-from fl_core.family import ALGORITHMS
 from fl_core.models import build_model
 from fl_core.plan import Plan
 from fl_core.roles import Roles
@@ -36,7 +34,7 @@ from fl_core.wire import pack
 from mammo.augment import augment
 from mammo.store import open_store
 from mammo.style import parse_style
-from tests.federation.hospitals import Hospitals, TestLedger, small_plan, until
+from tests.federation.hospitals import ROWS, Hospitals, OneSegment, TestLedger, small_plan, until
 from tests.federation.stores import mammofed
 
 pytestmark = [
@@ -45,7 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 SITES = ("hospital-1", "hospital-2")
-ROWS = [name for name, row in ALGORITHMS.items() if not row.pooled]
 RECORDER = Path(__file__).parent / "recorder"
 STYLE = "sigmoid:0.4:0.3"
 REFUSED = f"Reject disabled client registration: {SITES[1]}".encode()
@@ -88,24 +85,10 @@ def hospitals(folder: Path, stores: dict[str, Path]) -> Iterator[Hospitals]:
         found.stop_all()
 
 
-class OneSegment:
-    """The engine's job, used for several runs one after the other."""
-
-    def __init__(self, hospitals: Hospitals, link: Link) -> None:
-        self.hospitals, self.link = hospitals, link
-
-    def connected(self) -> frozenset[str]:
-        return frozenset(SITES)
-
-    @contextmanager
-    def segment(self, sites: tuple[str, ...]) -> Iterator[Link]:
-        yield self.link
-
-
 @pytest.fixture(scope="module")
 def engine(hospitals: Hospitals, folder: Path) -> Iterator[OneSegment]:
     with hospitals.engine("all-rows", folder / "work").segment(SITES) as link:
-        yield OneSegment(hospitals, link)
+        yield OneSegment(SITES, link, folder / "work")
 
 
 def terms_of(run: str, plan: Plan) -> Terms:
@@ -125,7 +108,7 @@ def test_every_row_over_nvflare_ends_bit_identical(
 ) -> None:
     plan, run = PLAN(row), f"run-{ROWS.index(row)}"
     ledger = TestLedger(folder / run)
-    Conductor(terms_of(run, plan), ledger, engine, folder / "work").run()
+    Conductor(terms_of(run, plan), ledger, engine, engine.folder).run()
     last, alone = ledger.latest(), on_one_machine(plan, stores)
     assert last is not None
     assert pack(last.server) == pack(alone.server)
