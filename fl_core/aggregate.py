@@ -135,6 +135,7 @@ class Expected:
 
     round: int
     groups: dict[str, Shapes]  # of model, c and k
+    variances: frozenset[str]  # names of those that are never negative
 
 
 def expected(row: Algorithm, parts: Roles, server: ServerState) -> Expected:
@@ -148,7 +149,7 @@ def expected(row: Algorithm, parts: Roles, server: ServerState) -> Expected:
         "c": shapes(weights) if row.weight_grad else {},
         "k": shapes(statistics) if row.corrects_statistics else {},
     }
-    return Expected(server.round + 1, groups)
+    return Expected(server.round + 1, groups, frozenset(parts.statistics[1::2]))
 
 
 def shapes(tensors: Tensors) -> Shapes:
@@ -170,6 +171,11 @@ def check_update(wanted: Expected, update: Update) -> Update:
         bad = first_not_finite(tensors)
         if bad is not None:
             raise BadUpdate(f"{who}, {group}: tensor {bad!r} is not finite after step {update.steps}")
+        negative = first_negative(
+            {name: tensors[name] for name in wanted.variances if name in tensors and group != "c"}
+        )
+        if negative is not None:
+            raise BadUpdate(f"{who}, {group}: the variance {negative!r} is negative")
     return update
 
 
@@ -188,6 +194,13 @@ def first_not_finite(tensors: Tensors) -> str | None:
     if not floats or all_finite_norms(list(floats.values())):
         return None
     return next((name for name, tensor in floats.items() if not tensor.isfinite().all()), None)
+
+
+def first_negative(tensors: Tensors) -> str | None:
+    """The name of a tensor with a negative number in it; one look at all of them where there is none."""
+    if not tensors or torch.cat([tensor.reshape(-1) for tensor in tensors.values()]).min() >= 0:
+        return None
+    return next(name for name, tensor in tensors.items() if (tensor < 0).any())
 
 
 def all_finite_norms(tensors: list[Tensor]) -> bool:

@@ -18,6 +18,7 @@ from fl_core.metrics import checked
 from mammofed.errors import BadData, TrainingFailed
 
 MOST_WORDS = 1 << 20  # bytes of an answer in words
+NUL = b"\\u0000"  # what no database keeps in a text
 MOST_SCORED = 1 << 20  # test patches whose scores a site may send
 SHOWN = 300  # characters of a site's own words that people are shown
 
@@ -128,6 +129,8 @@ def read_words(kind: type[Words], order: str, answer: bytes) -> Answer:
     """A site's words; its own refusal, or what is not as agreed, is SiteRefused."""
     try:
         found = pydantic_core.from_json(answer) if len(answer) <= MOST_WORDS else None
+        if NUL in answer:
+            raise SiteRefused(f"its answer to {order!r} is not as agreed: it holds a character that is none")
         if isinstance(found, dict) and found.get("error") and "state" not in found:
             raise SiteRefused(str(found["error"])[:SHOWN])
         if not isinstance(found, dict):

@@ -15,7 +15,7 @@ from app.site.parts import Blocks, receive
 
 ANSWER = 20.0  # seconds without any progress after which a part is asked for again
 CallSite = Callable[[str, str, str, float], bytes]  # (site, order, text, timeout) → its answer, or any error
-AskSite = Callable[[str, str, int, float], Blocks]  # (site, text, size, stall) → what its line brings of a part
+AskSite = Callable[[str, str, int, float, float], Blocks]  # (site, text, size, stall, seconds) → what it brings
 
 
 def carry_out(desk: Desk, call: CallSite, near: AskSite, order: str, content: dict[str, Any]) -> bytes:
@@ -51,11 +51,13 @@ def collect(call: CallSite, near: AskSite, wanted: Wanted) -> bytes:
         end = offset + size
         if time.monotonic() > ends:
             raise TooLate(offset)
-        for block in near(wanted.site, question(offset, size), size, patience):
+        for block in near(wanted.site, question(offset, size), size, patience, ends - time.monotonic()):
             if time.monotonic() > ends:
                 raise TooLate(offset)
             offset += len(block)
             yield block
+        if time.monotonic() > ends:
+            raise TooLate(offset)
         if offset < end:
             yield ask_far(question(offset, end - offset))
 

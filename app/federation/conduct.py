@@ -4,10 +4,11 @@ The engine reaches sites in *segments* of many rounds. A segment ends when a sit
 or when the engine's job died; the next begins at the last committed round. The ledger is the truth.
 """
 
+import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,7 +17,7 @@ from torch import nn
 
 from app.federation.answers import Answer, Form
 from app.federation.field import Field, LeftOut
-from app.federation.link import Calls, EngineDown, LinkLost
+from app.federation.link import Calls, EngineDown, JobFailed, LinkLost
 from app.federation.remote import (
     OPENING,
     QuorumMissed,
@@ -49,6 +50,7 @@ from mammofed.errors import BadSetting, TrainingFailed
 
 AGAIN = 1.0  # seconds between two looks at who is connected
 LONGEST = 30.0  # seconds before a round is tried again that its sites trained in vain
+ASIDE = 60.0, 3600.0  # seconds before a site whose job did not begin is tried again, the first time and at most
 Result = TypeVar("Result")
 Scored = tuple[dict[str, SiteScores], dict[str, LeftOut]]  # and who gave none
 
@@ -103,14 +105,16 @@ class Conductor:
     ledger: Ledger
     engine: Engine
     folder: Path  # for models on offer, updates on their way and the sites' variates
+    aside: dict[str, "Aside"] = field(default_factory=dict)  # sites that are connected and cannot train
 
     def run(self) -> None:
         """Train to the last round, or until the ledger's order is another."""
         told = Told(self.ledger)
+        shutil.rmtree(self.folder / "offers", ignore_errors=True)  # a power cut leaves any bytes in them
         while not self.is_over():
             try:
                 sites = self.sites_at_hand()
-                with self.engine.segment(sites) as calls:
+                with self.segment(sites) as calls:
                     self.ledger.event("segment", f"training with {', '.join(sites)}")
                     told = Told(self.ledger)
                     self.train_with(calls, sites)
@@ -119,6 +123,36 @@ class Conductor:
                 time.sleep(AGAIN)
             except Halted:
                 return
+
+    @contextmanager
+    def segment(self, sites: tuple[str, ...]) -> Iterator[Calls]:
+        """A way to call these sites; where their job does not begin, find out whose fault it is."""
+        try:
+            with self.engine.segment(sites) as calls:
+                yield calls
+        except JobFailed:
+            self.set_aside(sites)
+            raise
+
+    def set_aside(self, sites: tuple[str, ...]) -> None:
+        """Try a job with each site alone: one whose job does not begin would keep all others from training."""
+        failed = [site for site in sites if not self.begins(site)] if len(sites) > 1 else []
+        for site in failed if len(failed) < len(sites) else ():  # else it is no site's fault
+            again = 2 * self.aside[site].pause if site in self.aside else ASIDE[0]
+            self.aside[site] = Aside(min(again, ASIDE[1]), time.monotonic())
+            self.ledger.event(
+                "site-silent", f"no round with {site}: its job does not begin; see its own log", site
+            )
+
+    def begins(self, site: str) -> bool:
+        """Whether a job with this site alone begins."""
+        if self.ledger.order() != "train":
+            raise Halted("the run is not to go on")
+        try:
+            with self.engine.segment((site,)):
+                return True
+        except JobFailed:
+            return False
 
     def is_over(self) -> bool:
         """Whether there is nothing to do: finished, paused or stopped."""
@@ -132,7 +166,8 @@ class Conductor:
     def sites_at_hand(self) -> tuple[str, ...]:
         """The run's sites that are connected and wanted, in the order of the sums; with too few, EngineDown."""
         connected, wanted = self.engine.connected(), self.ledger.present()
-        sites = [s for s in self.terms.sites if s in connected and (wanted is None or s in wanted)]
+        aside = {site for site, told in self.aside.items() if time.monotonic() < told.since + told.pause}
+        sites = [s for s in self.terms.sites if s in connected - aside and (wanted is None or s in wanted)]
         if len(sites) < self.terms.quorum:
             raise EngineDown(f"waiting for sites: {len(sites)} of {self.terms.quorum} that a round needs")
         return tuple(sites)
@@ -187,7 +222,7 @@ class Conductor:
         reasons = {
             site: LeftOut("paused", "paused or withdrawn at the coordinator")
             if site in sites
-            else LeftOut("absent", "not connected")
+            else LeftOut("absent", "its job does not begin" if site in self.aside else "not connected")
             for site in self.terms.sites
         }
         return {site: why for site, why in reasons.items() if site not in here}
@@ -252,6 +287,14 @@ class Conductor:
         settle(field, after.bases, [site for site in result.arrived if site not in scored[1]])
         clear_variates(self.folder, after)
         return result.server, after
+
+
+@dataclass(frozen=True)
+class Aside:
+    """For how long a site is not asked to train, and since when."""
+
+    pause: float  # seconds
+    since: float
 
 
 class Told:

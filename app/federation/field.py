@@ -55,7 +55,8 @@ class LeftOut:
 def why(error: TrainingFailed) -> LeftOut:
     """The kind of an error, and its words."""
     kind = "silent" if isinstance(error, SiteSilent) else "late" if isinstance(error, SiteLate) else "refused"
-    return LeftOut(kind, str(error))
+    text = "".join(letter if letter.isprintable() else "?" for letter in str(error))  # a site may have chosen it
+    return LeftOut(kind, text)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def fetch(
     if not 0 < size <= most:
         raise BadUpdate(f"{what} of site {site!r}: {size} bytes, {most} at most are possible")
     for left_over in path.parent.glob(f"{path.name}.*"):
-        left_over.unlink()
+        left_over.unlink(missing_ok=True)  # by a job that ends just now
     arriving = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # a job that is late writes to no other's file
     seconds = min(COLLECT, max(0.0, until - time.monotonic()))
     wanted = Wanted(field.terms.run, site, what, size, str(arriving), field.terms.silence, seconds)

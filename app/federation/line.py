@@ -5,7 +5,10 @@ NVFlare's certificates; on one connection it asks, on the other it is asked. No 
 not bring, since the port is shut or the connection fails, comes through NVFlare.
 """
 
+import hmac
 import logging
+import math
+import secrets
 import socket
 import ssl
 import struct
@@ -27,6 +30,8 @@ PORTS = 16  # after the federation's own: one for each job at the same time
 BLOCK = 1 << 18  # bytes handed on at a time: they stay in the processor's cache
 QUESTION, ANSWER = struct.Struct("!H"), struct.Struct("!Q")  # how many bytes follow
 ASKS, IS_ASKED = b"a", b"b"  # what a site says first
+WORD = 16  # bytes that a job tells its sites through NVFlare, and they say next: a job before it had another
+HANDSHAKES = 64  # at a time
 DIAL = 5.0  # seconds for a connection and its handshake
 STALL = 20.0  # seconds without any byte after which a line is given up
 IDLE = 30  # seconds after which a line that says nothing is tested
@@ -42,11 +47,24 @@ class Tunnel:
         self.came, self.goes = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.came, self.goes, server_side=server is None, server_hostname=server)
         self.block = memoryview(bytearray(BLOCK))
+        self.allow(DIAL, DIAL)
         try:
             self.complete(self.tls.do_handshake)
         except OSError:
             plain.close()
             raise
+
+    def allow(self, stall: float, seconds: float = math.inf) -> None:
+        """How long nothing may come, and how long it may all take from now on: who trickles is no better."""
+        self.stall, self.ends = stall, time.monotonic() + seconds
+
+    def receive(self) -> int:
+        """Wait for bytes, as long as is allowed; how many came."""
+        wait = min(self.stall, self.ends - time.monotonic())
+        if wait <= 0:
+            raise TimeoutError("the other end is too slow")
+        self.plain.settimeout(wait if wait < math.inf else None)
+        return self.plain.recv_into(self.block)
 
     def complete(self, step: Callable[..., Any], *args: Any) -> Any:
         """Take a step of TLS, which may want to send and to receive."""
@@ -58,7 +76,7 @@ class Tunnel:
                     if self.goes.pending:  # also where it fails: why
                         self.plain.sendall(self.goes.read())
             except ssl.SSLWantReadError:
-                got = self.plain.recv_into(self.block)
+                got = self.receive()
                 if not got:
                     raise ConnectionError("the other end has hung up") from None
                 self.came.write(self.block[:got])
@@ -84,7 +102,9 @@ class Tunnel:
             self.complete(self.tls.write, view[start : start + BLOCK])
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; whoever waits for bytes is woken."""
+        with suppress(OSError):
+            self.plain.shutdown(socket.SHUT_RDWR)
         self.plain.close()
 
 
@@ -95,12 +115,14 @@ class Line:
         self.end, self.asking = end, threading.Lock()
         self.block = memoryview(bytearray(BLOCK))
 
-    def ask(self, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
+    def ask(
+        self, question: str, most: int, stall: float = STALL, seconds: float = math.inf
+    ) -> Iterator[memoryview]:
         """The answer block by block, each valid until the next; where the line fails, what came until then."""
         with self.asking:
             is_whole = False
             try:
-                self.end.plain.settimeout(stall)
+                self.end.allow(stall, seconds)
                 left = self.size_of_answer(question, most)
                 while left:
                     block = self.block[:left]
@@ -131,7 +153,7 @@ class Line:
 
 def answer(end: Tunnel, take: Take) -> None:
     """The end that is asked: answer until the other one hangs up."""
-    end.plain.settimeout(None)
+    end.allow(math.inf)
     try:
         while True:
             [size] = QUESTION.unpack(end.take(QUESTION.size))
@@ -151,6 +173,9 @@ class Lines:
         self.listener, self.sites, self.take = listener, sites, take
         self.context = context_of(ssl.Purpose.CLIENT_AUTH, startup, "server")
         self.lines: dict[str, Line] = {}
+        self.asked: dict[str, Tunnel] = {}
+        self.word = secrets.token_bytes(WORD)
+        self.shaking = threading.Semaphore(HANDSHAKES)
         threading.Thread(target=self.accept, daemon=True, name="lines").start()
 
     @property
@@ -159,30 +184,41 @@ class Lines:
         port: int = self.listener.getsockname()[1]
         return port
 
-    def ask(self, site: str, question: str, most: int, stall: float = STALL) -> Iterator[memoryview]:
+    def ask(
+        self, site: str, question: str, most: int, stall: float = STALL, seconds: float = math.inf
+    ) -> Iterator[memoryview]:
         """Ask a site; nothing comes where it has no line."""
         line = self.lines.get(site)
-        return line.ask(question, most, stall) if line else iter(())
+        return line.ask(question, most, stall, seconds) if line else iter(())
 
     def accept(self) -> None:
         """Take in whoever dials, each in a thread of its own."""
-        with suppress(OSError):  # closed
-            while True:
+        while self.listener.fileno() >= 0:  # not closed
+            self.shaking.acquire()
+            try:
                 threading.Thread(target=self.take_in, args=(self.listener.accept()[0],), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # also where there are too many files or threads just now
+                self.shaking.release()
+                log.info("nobody taken in (%s)", error)
+                time.sleep(PAUSE)
 
     def take_in(self, dialled: socket.socket) -> None:
-        """Serve a site of this job; any other is hung up on."""
+        """Serve a site of this job, which its certificate and the job's own word show; hang up on any other."""
         try:
-            dialled.settimeout(DIAL)
             end = Tunnel(self.context, dialled)
-            site, wish = common_name(end.tls), end.take(1)
-        except OSError as error:
+            site, wish, word = common_name(end.tls), end.take(1), end.take(WORD)
+        except (OSError, LookupError) as error:
             log.info("no line (%s)", error)
             return dialled.close()
+        finally:
+            self.shaking.release()
         keep_alive(dialled)
-        if site not in self.sites:
+        if site not in self.sites or not hmac.compare_digest(word, self.word):
             end.close()
         elif wish == ASKS:
+            older, self.asked[site] = self.asked.get(site), end
+            if older is not None:
+                older.close()
             answer(end, self.take)
         else:
             before, self.lines[site] = self.lines.get(site), Line(end)
@@ -193,8 +229,8 @@ class Lines:
         """Hang up on all."""
         self.listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
         self.listener.close()
-        for line in self.lines.values():
-            line.end.close()
+        for end in (*(line.end for line in self.lines.values()), *self.asked.values()):
+            end.close()
 
 
 def open_port(host: str, own: int) -> socket.socket:
@@ -209,9 +245,9 @@ def open_port(host: str, own: int) -> socket.socket:
 class Caller:
     """The site's ends of its two lines to the job."""
 
-    def __init__(self, startup: Path, host: str, port: int, take: Take) -> None:
+    def __init__(self, startup: Path, host: str, port: int, word: bytes, take: Take) -> None:
         self.context = context_of(ssl.Purpose.SERVER_AUTH, startup, "client")
-        self.host, self.port, self.take = host, port, take
+        self.host, self.port, self.word, self.take = host, port, word, take
         self.line: Line | None = None
         threading.Thread(target=self.keep, daemon=True, name="line").start()
 
@@ -229,7 +265,7 @@ class Caller:
         plain = socket.create_connection((self.host, self.port), DIAL)
         keep_alive(plain)
         end = Tunnel(self.context, plain, self.host)
-        end.send(wish)
+        end.send(wish + self.word)
         return end
 
     def ask(self, question: str, most: int) -> Iterator[memoryview]:

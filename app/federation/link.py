@@ -34,6 +34,10 @@ class EngineDown(TrainingFailed):
     """The engine cannot be reached, or starts no job; it is tried again."""
 
 
+class JobFailed(EngineDown):
+    """The engine is there, but its job with these sites does not begin."""
+
+
 class Calls(Protocol):
     """Whoever can carry a call to a site."""
 
@@ -142,6 +146,7 @@ def serve(end: socket.socket, call: Callable[[str, str, str, float], bytes]) -> 
             except OSError:
                 return  # the worker has gone; `serve` sees it too
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        while (frame := receive_frame(end)) is not None:
-            pool.submit(carry_out, *frame)
+    pool = ThreadPoolExecutor(THREADS)
+    while (frame := receive_frame(end)) is not None:
+        pool.submit(carry_out, *frame)
+    pool.shutdown(wait=False, cancel_futures=True)  # nobody waits for what is still under way

@@ -90,11 +90,11 @@ def one_round(
         model, patches = offering.result(), {site: members[site].patches for site in chosen}
         taken = train_at(field, gate, model, standing.bases, patches, sum_of)
         left_out.update(taken.left_out)
-        if not taken.dispersed:
-            break  # else all meet again, without the site that left
-    norms = {site: arrived.norms for site, arrived in taken.arrived.items()}
-    for site, reason in absurd(norms, standing.norms, field.terms.norm_factor).items():
-        left_out[site] = LeftOut("refused", reason)
+        norms = {site: arrived.norms for site, arrived in taken.arrived.items()}
+        for site, reason in absurd(norms, standing.norms, field.terms.norm_factor).items():
+            left_out[site] = LeftOut("refused", reason)
+        if not field.terms.plan.row.meets_layerwise or not any(site in left_out for site in chosen):
+            break  # else all meet again: what a site that is left out brought is in the others' updates
     arrived = {site: found for site, found in taken.arrived.items() if site not in left_out}
     check_quorum(field.terms, list(arrived), left_out)
     summed = taken.summed

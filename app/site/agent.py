@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from nvflare.collab import collab
@@ -76,10 +75,11 @@ class Agent:
         return self.ordered().take(order, text)
 
     @collab.publish  # type: ignore[untyped-decorator]
-    def dial(self, port: int) -> None:
-        """Where large files have a shorter way."""
+    def dial(self, port: int, word: str) -> None:
+        """Where large files have a shorter way, and what to say there; what cannot be sent ends the line."""
         work, home = self.ordered(), Path(os.environ[HOME])
-        self.caller = Caller(home / "kit" / "startup", server_host(home), port, partial(work.take, "send"))
+        startup, host = home / "kit" / "startup", server_host(home)
+        self.caller = Caller(startup, host, port, bytes.fromhex(word), lambda text: work.send(json.loads(text)))
 
     def ordered(self) -> SiteWork:
         """Who works, if it is the coordinator who calls."""

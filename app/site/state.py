@@ -68,18 +68,20 @@ class RunState:
                 "begin another run with this site"
             ) from error
 
-    def settle(self, base: Base) -> SiteState:
+    def settle(self, base: Base, keep_newer: bool = False) -> SiteState:
         """The server has committed that state: read it, and forget all others but the one that counted before.
 
-        That one is for a server that finds its last round damaged, and goes back to the one before.
+        That one is for a server that finds its last round damaged, and goes back to the one before. Newer ones are
+        kept where the news may be old: one of them may have been committed since.
         """
         state = self.read(base)
         found = sorted(path.name for path in self.folder.glob("*.safetensors"))
         before = [name for name in found if name < f"{base.round:06d}"][
             -1:
         ]  # proposals are never older than the base
+        newer = [name for name in found if keep_newer and name >= f"{base.round + 1:06d}"]
         for name in found:
-            if name not in (base.name, *before):
+            if name not in (base.name, *before, *newer):
                 (self.folder / name).unlink()
         return state
 

@@ -82,7 +82,7 @@ class SiteWork:
         }
         self.job: Job | None = None
         self.worker: threading.Thread | None = None
-        self.ordering = threading.Lock()
+        self.ordering, self.filing = threading.Lock(), threading.Lock()
         self.model: tuple[str, ServerState] | None = None  # the last one fetched, by its digest
         self.left: dict[str, memoryview] = {}  # by the last order, for `send`: an update, or scores
         self.places: dict[str, Workplace] = {}
@@ -129,7 +129,8 @@ class SiteWork:
 
     def commit(self, order: Order) -> Order:
         """The round is committed with this site in it: its proposed state is now the state."""
-        self.state(order["run"]).settle(Base(**order["base"]))
+        with self.filing:
+            self.state(order["run"]).settle(Base(**order["base"]), keep_newer=True)
         return {}
 
     # what they start
@@ -152,6 +153,7 @@ class SiteWork:
             before.join()
         self.left = {}
         try:
+            job.moved(0)
             job.result = work(job)
         except Exception as error:
             job.error = told_outside(error)
@@ -160,8 +162,8 @@ class SiteWork:
 
     def train_now(self, order: Order, job: Job) -> Order:
         """Settle, fetch, train, propose."""
-        state = self.state(order["run"])
-        own = state.settle(Base(**order["base"]))
+        with self.filing:
+            own = self.state(order["run"]).settle(Base(**order["base"]))
         server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
         exchange = exchange_by(self.meet, order["key"]) if order["meets"] else None
@@ -169,7 +171,8 @@ class SiteWork:
             place, data, server, own, exchange, progress=lambda steps, loss: job.moved(steps)
         )
         found = self.leave("update", packed_parts(update))
-        state.propose(Base(update.round, found["digest"]), proposed)
+        with self.filing:
+            self.state(order["run"]).propose(Base(update.round, found["digest"]), proposed)
         return found
 
     def evaluate_now(self, order: Order, job: Job) -> Order:
@@ -177,10 +180,10 @@ class SiteWork:
 
         Of a class with fewer patches than the site's floor neither metrics nor scores leave it.
         """
-        state = self.state(order["run"])
         server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
-        private = state.read(Base(**order["base"])).private
+        with self.filing:
+            private = self.state(order["run"]).read(Base(**order["base"])).private
         found = score(place, {**server.model, **private}, data.test)
         floor = self.settings.floor
         shown = Scored(*withhold(found.scores, found.labels, floor))

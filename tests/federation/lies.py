@@ -17,6 +17,12 @@ def with_largest(update: Update, value: Callable[[torch.Tensor], torch.Tensor]) 
     return replace(update, model={**update.model, name: value(update.model[name])})
 
 
+def with_variance(update: Update, value: Callable[[torch.Tensor], torch.Tensor]) -> Update:
+    """The update with another of its variances."""
+    name = next(name for name in update.model if name.endswith("running_var"))
+    return replace(update, model={**update.model, name: value(update.model[name])})
+
+
 def replaced(**fields: Any) -> Change:
     """Say something else."""
     return lambda update: replace(update, **fields)
@@ -25,6 +31,7 @@ def replaced(**fields: Any) -> Change:
 LIES: Mapping[str, tuple[Change, str]] = {
     "shape": (lambda update: with_largest(update, lambda tensor: tensor[:1]), "is needed"),
     "nan": (lambda update: with_largest(update, lambda tensor: tensor * torch.nan), "is not finite"),
+    "variance": (lambda update: with_variance(update, lambda tensor: -tensor), "is negative"),
     "norm": (lambda update: with_largest(update, lambda tensor: tensor + 1e3), "times the usual"),
     "round": (replaced(round=7), "of round 7"),
     "patches": (replaced(patches=10**6), "are enrolled"),

@@ -68,7 +68,8 @@ def test_a_site_takes_orders_from_the_server_alone(home: Path, monkeypatch: pyte
     refused = called(agent, "hospital-2")
     assert "not from 'hospital-2'" in refused[CallReplyKey.ERROR]
     assert CallReplyKey.RESULT not in refused
-    assert "not from 'hospital-2'" in called(agent, "hospital-2", "dial", {"port": 1})[CallReplyKey.ERROR]
+    dialled = called(agent, "hospital-2", "dial", {"port": 1, "word": ""})
+    assert "not from 'hospital-2'" in dialled[CallReplyKey.ERROR]
     assert agent.caller is None
 
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,18 @@ from app.federation.answers import SiteLate
 from app.federation.conduct import Conductor
 from app.federation.desk import Desk
 from app.federation.field import Field, fetch
+from app.federation.link import JobFailed, Link
 from app.federation.terms import Terms
-from app.site.state import Base, RunState
+from app.site.parts import digest_of
+from app.site.state import Base, Refusal, RunState
 from fl_core.checkpoint import FolderLedger
 from fl_core.data import SiteData
+from fl_core.local import first_state
+from fl_core.models import build_model
 from fl_core.state import SiteState, Update
 from fl_core.wire import pack
 from mammofed.errors import BadSetting, TrainingFailed
-from tests.federation.hospitals import ROWS, TestLedger
+from tests.federation.hospitals import ROWS, TestLedger, finish
 from tests.federation.neighbours import (
     FIRST,
     SECOND,
@@ -237,6 +242,55 @@ def test_an_engine_that_loses_its_job_goes_on_at_the_last_round(
     Conductor(conductor.terms, conductor.ledger, Engine(), conductor.folder).run()
     assert len(broken) == 2
     assert same(ledger_of(conductor), on_one_machine(plan, data))
+
+
+def test_an_offer_that_a_power_cut_left_is_not_trusted(neighbours: Neighbours, data: tuple[SiteData, ...]) -> None:
+    plan = SHORT("fedavg", rounds=1)
+    first = pack(first_state(build_model(plan.model, 1, 5, plan.seed)))
+    offers = neighbours.folder / "work" / "offers"
+    offers.mkdir(parents=True)
+    (offers / digest_of(first)).write_bytes(bytes(len(first)))
+    assert same(trained(neighbours, terms_of(plan)), on_one_machine(plan, data))
+
+
+def test_a_site_whose_job_does_not_begin_keeps_nobody_from_training(
+    neighbours: Neighbours, data: tuple[SiteData, ...]
+) -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.tried: list[tuple[str, ...]] = []
+
+        def connected(self) -> frozenset[str]:
+            return neighbours.connected()
+
+        @contextmanager
+        def segment(self, sites: tuple[str, ...]) -> Iterator[Link]:
+            self.tried.append(sites)
+            if THIRD in sites:
+                raise JobFailed("the engine's job ended before it began")
+            with neighbours.segment(sites) as link:
+                yield link
+
+    plan, engine = SHORT("fedavg", rounds=2), Engine()
+    conductor = neighbours.conductor(terms_of(plan))
+    ledger = ledger_of(conductor)
+    finish(Conductor(conductor.terms, ledger, engine, conductor.folder), 60)
+    assert engine.tried == [SITES, (FIRST,), (SECOND,), (THIRD,), (FIRST, SECOND)]
+    assert kinds(ledger, THIRD) == {"site-silent"}
+    assert read(ledger, 2).record["left_out"][THIRD]["text"] == "its job does not begin"
+    assert same(ledger, on_one_machine(plan, data, lambda: frozenset({FIRST, SECOND})))
+
+
+def test_news_that_come_late_take_no_newer_state_away(tmp_path: Path) -> None:
+    state = RunState(tmp_path)
+    bases = [Base(number, f"{number}") for number in (1, 2, 3)]
+    for base in bases:
+        state.propose(base, SiteState())
+    state.settle(bases[1], keep_newer=True)
+    assert state.read(bases[2]) == SiteState()
+    state.settle(bases[1])
+    with pytest.raises(Refusal, match="round 3 is not at this site"):
+        state.read(bases[2])
 
 
 # slow, paused, private

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -90,4 +91,17 @@ def test_a_liar_among_five_is_refused_by_name_and_the_round_goes_on(
     [text] = [text for found, text, site in ledger.events if (found, site) == ("site-refused", LIAR)]
     assert LIES[kind][1] in text
     assert kinds(ledger, LIAR) == {"site-refused"}
+    assert same(ledger, on_one_machine(plan, data, partial(frozenset, SITES[:4])))
+
+
+def test_a_hospital_whose_job_does_not_begin_is_named_and_keeps_nobody_from_training(
+    hospitals: Hospitals, data: tuple[SiteData, ...], tmp_path: Path
+) -> None:
+    (hospitals.folder / LIAR / "site.json").rename(tmp_path / "site.json")  # connected, but it cannot begin
+    plan = small_plan("bn-scaffold-std", rounds=2)
+    terms = Terms("broken", plan, SITES, quorum=4, deadline=120.0, silence=30.0, resamples=100)
+    conductor = hospitals.conductor(terms, tmp_path / "broken")
+    finish(conductor, 400)
+    ledger = ledger_of(conductor)
+    assert kinds(ledger, LIAR) == {"site-silent"}
     assert same(ledger, on_one_machine(plan, data, partial(frozenset, SITES[:4])))

@@ -103,6 +103,8 @@ NONSENSE: Mapping[str, Lie] = {
     "endless patches": with_words("hello", patches=float("inf")),
     "another's name": with_words("hello", site=THIRD),
     "other channels": with_words("hello", shape=[3, 32, 32]),
+    "a character that is none": with_words("hello", vendors={"a\0b": 1}),
+    "an error that no database keeps": instead_of("train", b'{"error": "a\\u0000b"}'),
     "no digest": with_words("train", b'"done"', digest=7),
 }
 
@@ -210,6 +212,18 @@ def test_too_many_liars_leave_the_last_good_round(neighbours: Neighbours) -> Non
     thread.join(20)
     assert not thread.is_alive()
     assert ledger.latest() is None
+
+
+def test_what_a_refused_site_brought_to_a_meeting_is_in_nobodys_update(
+    neighbours: Neighbours, data: tuple[SiteData, ...]
+) -> None:
+    lie = changed(LIES["norm"][0])
+    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
+    neighbours.lies[SECOND] = lie
+    plan = SHORT("fedtan", rounds=1)
+    ledger = trained(neighbours, terms_of(plan))
+    assert kinds(ledger, SECOND) == {"site-refused"}
+    assert same(ledger, on_one_machine(plan, data, lambda: frozenset({FIRST, THIRD})))
 
 
 BROUGHT: Mapping[str, Callable[[bytes, str, int], tuple[Any, Any, Any]]] = {

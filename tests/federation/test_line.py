@@ -2,13 +2,26 @@
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from app.federation.line import BLOCK, Caller, Lines, open_port
+from app.federation.line import (
+    ANSWER,
+    BLOCK,
+    IS_ASKED,
+    QUESTION,
+    WORD,
+    Caller,
+    Lines,
+    Tunnel,
+    context_of,
+    open_port,
+)
 from app.federation.provision import Federation, create
 from app.processes import free_port
 from app.site.kit import unpack_kit
@@ -39,7 +52,7 @@ def lines(folder: Path) -> Iterator[Lines]:
 
 @pytest.fixture
 def dial(lines: Lines, folder: Path) -> Dial:
-    return lambda site: Caller(folder / site / "kit" / "startup", "localhost", lines.port, take)
+    return lambda site: Caller(folder / site / "kit" / "startup", "localhost", lines.port, lines.word, take)
 
 
 def take(question: str) -> memoryview:
@@ -91,6 +104,52 @@ def test_a_lost_line_is_dialled_again(lines: Lines, dial: Dial) -> None:
     assert b"".join(map(bytes, lines.ask(SITE, "0", len(CONTENT)))) == CONTENT
 
 
+def test_who_does_not_know_the_jobs_word_gets_no_line(lines: Lines, folder: Path) -> None:
+    caller = Caller(folder / SITE / "kit" / "startup", "localhost", lines.port, bytes(WORD), take)
+    until(lambda: caller.line is not None, 10, "the connection of another job's process")
+    assert b"".join(map(bytes, caller.ask("0", len(CONTENT)))) == b""
+    assert not lines.lines
+
+
+def test_who_trickles_is_no_better_than_who_is_silent(lines: Lines, folder: Path) -> None:
+    startup = folder / SITE / "kit" / "startup"
+    plain = socket.create_connection(("localhost", lines.port), 10)
+    end = Tunnel(context_of(ssl.Purpose.SERVER_AUTH, startup, "client"), plain, "localhost")
+    end.send(IS_ASKED + lines.word)
+    until(lambda: SITE in lines.lines, 10, "the line")
+    trickling, done = threading.Event(), threading.Event()
+
+    def trickle() -> None:
+        end.take(QUESTION.size)
+        end.send(ANSWER.pack(len(CONTENT)))
+        while not done.wait(0.05):  # always something, never much
+            with suppress(OSError):
+                end.send(b".")
+            trickling.set()
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        assert list(lines.ask(SITE, "0", len(CONTENT), stall=10.0, seconds=1.0)) == []
+        assert trickling.is_set()
+        with pytest.raises(OSError, match=r".*"):  # and has been hung up on
+            lines.lines[SITE].end.plain.getpeername()
+    finally:
+        done.set()
+        thread.join()
+        end.close()
+
+
+def test_a_second_line_of_a_site_replaces_its_first(lines: Lines, dial: Dial) -> None:
+    dial(SITE)
+    until(lambda: SITE in lines.asked, 10, "the first")
+    taken = lines.asked[SITE]
+    second = dial(SITE)
+    until(lambda: lines.asked[SITE] is not taken and second.line is not None, 10, "the second")
+    assert b"".join(map(bytes, second.ask("0", len(CONTENT)))) == CONTENT
+    assert taken.plain.fileno() < 0
+
+
 def test_who_says_that_no_more_comes_is_not_waited_for(lines: Lines, dial: Dial) -> None:
     caller = dial(SITE)
     until(lambda: SITE in lines.lines and caller.line is not None, 10, "the line")
@@ -103,6 +162,6 @@ def test_who_says_that_no_more_comes_is_not_waited_for(lines: Lines, dial: Dial)
 
 def test_a_shut_port_costs_nothing(folder: Path) -> None:
     began = time.monotonic()
-    caller = Caller(folder / SITE / "kit" / "startup", "localhost", free_port(), take)
+    caller = Caller(folder / SITE / "kit" / "startup", "localhost", free_port(), bytes(WORD), take)
     assert b"".join(map(bytes, caller.ask("0", len(CONTENT)))) == b""
     assert time.monotonic() - began < 1

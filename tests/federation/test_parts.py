@@ -101,7 +101,7 @@ def test_a_lost_part_is_asked_for_again(tmp_path: Path) -> None:
 def test_what_a_line_does_not_bring_comes_through_the_engine(tmp_path: Path) -> None:
     far: list[tuple[int, int]] = []
 
-    def near(site: str, text: str, size: int, stall: float) -> Iterator[bytes]:
+    def near(site: str, text: str, size: int, stall: float, seconds: float) -> Iterator[bytes]:
         part = sent(site, "send", text, 1.0)
         yield part[:100]
         yield part[100:700]  # and then it is lost

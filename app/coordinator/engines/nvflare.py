@@ -22,7 +22,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from app.federation.collect import carry_out
 from app.federation.desk import Desk
 from app.federation.line import Lines, open_port
-from app.federation.link import EngineDown, Link, serve
+from app.federation.link import EngineDown, JobFailed, Link, serve
 from app.federation.processes import leave_with_parent
 from app.federation.provision import ADMIN, read_federation
 
@@ -56,7 +56,7 @@ class Relay:
 
         with closing(self.lines(sites)) as lines, socket.socket(socket.AF_UNIX) as end:
             for proxy in sites.values():
-                proxy(expect_result=False, optional=True).dial(lines.port)
+                proxy(expect_result=False, optional=True).dial(lines.port, lines.word.hex())
             end.connect(self.address)
             serve(end, call)
         self.desk.close()
@@ -179,9 +179,9 @@ class NVFlare:
                 return Link(listener.accept()[0])
             except TimeoutError:
                 if self.admin.has_ended(job):
-                    raise EngineDown("the engine's job ended before it began") from None
+                    raise JobFailed("the engine's job ended before it began") from None
         self.abort(job)
-        raise EngineDown(f"the engine's job did not begin within {START:g} s")
+        raise JobFailed(f"the engine's job did not begin within {START:g} s")
 
     def abort(self, job: str) -> None:
         """End a job; one that the server has forgotten cannot be ended, and does no harm."""
