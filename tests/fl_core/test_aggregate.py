@@ -29,16 +29,16 @@ def update(site: str, patches: int, seed: int, row: str = "bn-scaffold") -> Upda
     """Random tensors of the right names and shapes."""
     generator = torch.Generator().manual_seed(seed)
 
-    def noise(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator) if like.is_floating_point() else like + seed
+    def noise(name: str) -> Tensor:
+        like = SERVER.model[name]
+        if not like.is_floating_point():
+            return like + seed
+        found = torch.randn(like.shape, generator=generator)
+        return found.abs() if name in PARTS.statistics[1::2] else found
 
-    shared = {name: noise(tensor) for name, tensor in SERVER.model.items()}
-    c = {name: noise(SERVER.model[name]) for name in PARTS.parameters} if ALGORITHMS[row].weight_grad else {}
-    k = (
-        {name: noise(SERVER.model[name]) for name in PARTS.statistics}
-        if ALGORITHMS[row].corrects_statistics
-        else {}
-    )
+    shared = {name: noise(name) for name in SERVER.model}
+    c = {name: noise(name) for name in PARTS.parameters} if ALGORITHMS[row].weight_grad else {}
+    k = {name: noise(name) for name in PARTS.statistics} if ALGORITHMS[row].corrects_statistics else {}
     return Update(site, 1, patches, 3, 0.5, shared, c, k)
 
 
@@ -126,6 +126,8 @@ GOOD = update("lab", 5, 1)
 REFUSED = {
     "not finite": bad("model", "first.weight", NAN),
     "norm1.running_var.*not finite": bad("k", "norm1.running_var", INFINITE),
+    "model: the variance 'norm1.running_var' is negative": bad("model", "norm1.running_var", -torch.ones(4)),
+    "k: the variance 'norm1.running_var' is negative": bad("k", "norm1.running_var", -torch.ones(4)),
     "first.weight.*\\(4, 1, 3, 3\\) is needed": bad("model", "first.weight", torch.zeros(4, 1, 3, 2)),
     "first.weight.*float64": bad("c", "first.weight", torch.zeros(4, 1, 3, 3, dtype=torch.float64)),
     "extra.*not asked for": bad("model", "extra", torch.zeros(1)),
