@@ -29,11 +29,14 @@ class Meeting:
     def __init__(self, sites: int) -> None:
         self.barrier = threading.Barrier(sites)
         self.brought: list[tuple[Array, int] | None] = [None] * sites
+        self.waiting: set[int] = set()
 
     def mean(self, site: int, values: Array, weight: int) -> tuple[Array, int]:
         """Σ w_i v_i / Σ w_i in the order of the sites, whoever came first, and Σ w_i."""
         self.brought[site] = (values, weight)
+        self.waiting.add(site)
         self.wait()
+        self.waiting.discard(site)
         pairs = [pair for pair in self.brought if pair is not None]
         self.wait()  # nobody brings the next values before all have read these
         self.check(values, [brought for brought, _ in pairs])

@@ -102,6 +102,12 @@ class Interval(Words):
     high: Share | None
 
 
+class Dispersed(Words):
+    """Of a meeting that is broken up: who was waiting there for others."""
+
+    waiting: list[str]
+
+
 class Metrics(Words):
     """A site's own metrics."""
 

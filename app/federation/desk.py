@@ -1,5 +1,6 @@
 """What sites ask of the engine's job: parts of the model on offer, and the mean of what all bring to a layer."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ class Desk:
         self.meetings: dict[str, tuple[Meeting, list[str]]] = {}  # at most one
 
     def take(self, order: str, content: dict[str, Any]) -> bytes:
-        """From the worker: open a layer-wise meeting of sites, or break it up."""
+        """From the worker: open a layer-wise meeting of sites, or break it up; who was waiting there."""
+        waiting: list[str] = []
         if order == "meet":
             self.meetings = {content["key"]: (Meeting(len(content["sites"])), content["sites"])}
         elif content["key"] in self.meetings:
-            self.meetings[content["key"]][0].leave()
-        return b"{}"
+            meeting, sites = self.meetings[content["key"]]
+            waiting = [sites[number] for number in sorted(meeting.waiting)]
+            meeting.leave()
+        return json.dumps({"waiting": waiting}).encode()
 
     def fetch(self, digest: str, offset: int, size: int) -> memoryview:
         """A part of a model on offer."""

@@ -18,7 +18,17 @@ from types import MappingProxyType
 import torch
 
 from app.federation.accept import Arrived, Gate, absurd, largest, look_at
-from app.federation.answers import SHOWN, Answer, Form, Hello, SiteRefused, most_scores, read_scores
+from app.federation.answers import (
+    SHOWN,
+    Answer,
+    Dispersed,
+    Form,
+    Hello,
+    SiteLate,
+    SiteRefused,
+    most_scores,
+    read_scores,
+)
 from app.federation.field import Field, LeftOut, fetch, follow, in_turn, side_by_side
 from app.federation.link import SiteSilent
 from app.federation.standing import RoundResult, Standing, read_variates
@@ -167,6 +177,7 @@ class Table:
         self.is_needed = field.terms.plan.row.meets_layerwise
         self.leaving = threading.Lock()
         self.was_left = False
+        self.waited: set[str] = set()  # at the deadline, for someone who did not come: no fault of theirs
         self.dispersed: set[str] = set()
         if self.is_needed:
             field.ask("", "meet", key=key, sites=list(sites))
@@ -176,13 +187,15 @@ class Table:
         """See to it that a site that fails keeps nobody waiting."""
         try:
             yield
-        except (SiteSilent, SiteRefused, BadUpdate):
+        except (SiteSilent, SiteRefused, BadUpdate) as error:
             with self.leaving:
-                if self.was_left:
-                    self.dispersed.add(site)
-                elif self.is_needed:
+                is_first = self.is_needed and not self.was_left
+                if is_first:
                     self.was_left = True
-                    self.field.ask("", "disperse", key=self.key)
+                    told = self.field.ask("", "disperse", kind=Dispersed, key=self.key)
+                    self.waited = set(told["waiting"]) if isinstance(error, SiteLate) else set()
+                if self.is_needed and (site in self.waited if self.waited else not is_first):
+                    self.dispersed.add(site)
             raise
 
 

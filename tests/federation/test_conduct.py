@@ -416,6 +416,29 @@ def test_a_site_that_leaves_a_meeting_keeps_nobody_waiting(
     assert "site-silent" in kinds(ledger, THIRD) or "site-refused" in kinds(ledger, THIRD)
 
 
+def test_who_waits_in_a_meeting_is_not_late_but_who_does_not_come(
+    neighbours: Neighbours, data: tuple[SiteData, ...]
+) -> None:
+    meet, hangs, calls = neighbours.desk.meet, threading.Event(), list[str]()
+
+    def hanging(site: str, *values: Any) -> Any:
+        calls.append(site)
+        if site == THIRD and calls.count(THIRD) == 5:
+            hangs.wait(30)
+            raise ConnectionError
+        return meet(site, *values)
+
+    neighbours.desk.meet = hanging  # type: ignore[method-assign,assignment]
+    for site in SITES:
+        neighbours.restart(site)
+    plan = SHORT("fedtan", rounds=1)
+    ledger = trained(neighbours, terms_of(plan, deadline=8.0))
+    hangs.set()
+    assert kinds(ledger, THIRD) == {"site-late"}
+    assert kinds(ledger, FIRST) == kinds(ledger, SECOND) == set()
+    assert same(ledger, on_one_machine(plan, data, lambda: frozenset({FIRST, SECOND})))
+
+
 def test_a_desk_that_closes_keeps_nobody_waiting(tmp_path: Path) -> None:
     desk, told = Desk(tmp_path), []
     desk.take("meet", {"key": "1-a", "sites": [FIRST, SECOND]})
