@@ -136,7 +136,8 @@ class Conductor:
 
     def set_aside(self, sites: tuple[str, ...]) -> None:
         """Try a job with each site alone: one whose job does not begin would keep all others from training."""
-        failed = [site for site in sites if not self.begins(site)] if len(sites) > 1 else []
+        can_spare = len(sites) > self.terms.quorum
+        failed = [site for site in sites if not self.begins(site)] if can_spare else []
         for site in failed if len(failed) < len(sites) else ():  # else it is no site's fault
             again = 2 * self.aside[site].pause if site in self.aside else ASIDE[0]
             self.aside[site] = Aside(min(again, ASIDE[1]), time.monotonic())
@@ -167,10 +168,11 @@ class Conductor:
         """The run's sites that are connected and wanted, in the order of the sums; with too few, EngineDown."""
         connected, wanted = self.engine.connected(), self.ledger.present()
         aside = {site for site, told in self.aside.items() if time.monotonic() < told.since + told.pause}
-        sites = [s for s in self.terms.sites if s in connected - aside and (wanted is None or s in wanted)]
+        sites = [s for s in self.terms.sites if s in connected and (wanted is None or s in wanted)]
         if len(sites) < self.terms.quorum:
             raise EngineDown(f"waiting for sites: {len(sites)} of {self.terms.quorum} that a round needs")
-        return tuple(sites)
+        able = [site for site in sites if site not in aside]
+        return tuple(able if len(able) >= self.terms.quorum else sites)
 
     def train_with(self, calls: Calls, sites: tuple[str, ...]) -> None:
         """Rounds of one segment."""
