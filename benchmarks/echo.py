@@ -12,13 +12,14 @@ class EchoWork(SiteWork):
 
     def train_now(self, order: Order, job: Job) -> Order:
         """A round without local work."""
-        state = self.state(order["run"])
-        state.settle(Base(**order["base"]))
+        with self.state(order["run"]) as state:
+            state.settle(Base(**order["base"]))
         server = self.fetched(order["model"])
         patches = self.data(0).patches
         update = Update(self.settings.name, server.round + 1, patches, 1, 0.0, server.model, {}, {})
         found = self.leave("update", packed_parts(update))
-        state.propose(Base(update.round, found["digest"]), SiteState())
+        with self.state(order["run"]) as state:
+            state.propose(Base(update.round, found["digest"]), SiteState())
         return found
 
 

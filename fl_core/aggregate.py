@@ -171,9 +171,7 @@ def check_update(wanted: Expected, update: Update) -> Update:
         bad = first_not_finite(tensors)
         if bad is not None:
             raise BadUpdate(f"{who}, {group}: tensor {bad!r} is not finite after step {update.steps}")
-        negative = first_negative(
-            {name: tensors[name] for name in wanted.variances if name in tensors and group != "c"}
-        )
+        negative = first_negative({name: tensors[name] for name in wanted.variances if name in tensors})
         if negative is not None:
             raise BadUpdate(f"{who}, {group}: the variance {negative!r} is negative")
     return update

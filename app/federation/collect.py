@@ -47,17 +47,19 @@ def collect(call: CallSite, near: AskSite, wanted: Wanted) -> bytes:
     def question(offset: int, size: int) -> str:
         return json.dumps({"run": wanted.run, "what": wanted.what, "offset": offset, "size": size})
 
+    def left_at(offset: int) -> float:
+        left = ends - time.monotonic()
+        if left < 0:
+            raise TooLate(offset)
+        return left
+
     def ask(offset: int, size: int) -> Iterator[bytes | memoryview]:
         end = offset + size
-        if time.monotonic() > ends:
-            raise TooLate(offset)
-        for block in near(wanted.site, question(offset, size), size, patience, ends - time.monotonic()):
-            if time.monotonic() > ends:
-                raise TooLate(offset)
+        for block in near(wanted.site, question(offset, size), size, patience, left_at(offset)):
+            left_at(offset)
             offset += len(block)
             yield block
-        if time.monotonic() > ends:
-            raise TooLate(offset)
+        left_at(offset)
         if offset < end:
             yield ask_far(question(offset, end - offset))
 

@@ -108,10 +108,10 @@ class Field:
         if not path.exists():  # else sites may be fetching it
             for old in offers.glob("[!.]*"):
                 old.rename(writing)
-            if not writing.exists() or writing.stat().st_size != sum(map(len, parts)):
+            is_as_long = writing.exists() and writing.stat().st_size == sum(map(len, parts))
+            if not is_as_long:
                 writing.unlink(missing_ok=True)
-                writing.touch()
-            with writing.open("r+b", MANY) as file:
+            with writing.open("r+b" if is_as_long else "wb", MANY) as file:
                 file.writelines(parts)
             writing.rename(path)
         return {"digest": path.name, "bytes": path.stat().st_size}

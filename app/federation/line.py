@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -166,6 +166,9 @@ def answer(end: Tunnel, take: Take) -> None:
         end.close()
 
 
+End = TypeVar("End", Tunnel, Line)
+
+
 class Lines:
     """The job's ends of all lines."""
 
@@ -216,14 +219,10 @@ class Lines:
         if site not in self.sites or not hmac.compare_digest(word, self.word):
             end.close()
         elif wish == ASKS:
-            older, self.asked[site] = self.asked.get(site), end
-            if older is not None:
-                older.close()
+            replace(self.asked, site, end)
             answer(end, self.take)
         else:
-            before, self.lines[site] = self.lines.get(site), Line(end)
-            if before is not None:
-                before.close()
+            replace(self.lines, site, Line(end))
 
     def close(self) -> None:
         """Hang up on all."""
@@ -231,6 +230,13 @@ class Lines:
         self.listener.close()
         for end in (*(line.end for line in self.lines.values()), *self.asked.values()):
             end.close()
+
+
+def replace(ends: dict[str, End], site: str, end: End) -> None:
+    """A site's newest end takes the place of the one before, which is closed."""
+    before, ends[site] = ends.get(site), end
+    if before is not None:
+        before.close()
 
 
 def open_port(host: str, own: int) -> socket.socket:

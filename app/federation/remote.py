@@ -127,8 +127,7 @@ class Taken:
     arrived: Mapping[str, Arrived]  # in the order of the sites
     updates: Mapping[str, Update]
     summed: ServerState | None  # all of them, where nobody is left out
-    left_out: Mapping[str, LeftOut]
-    dispersed: frozenset[str]  # sites that failed for no other reason than that another had left their meeting
+    left_out: Mapping[str, LeftOut]  # save those who failed since another had left their meeting
 
 
 def train_at(
@@ -163,10 +162,9 @@ def train_at(
     summed = None
     with closing(in_turn(attend, sites, left_out)) as coming, suppress(MissingUpdate):
         summed = sum_of(sites, (arrived[site].load() for site, _ in coming))
-    dispersed = frozenset(meeting.dispersed)
     came = {site: arrived[site] for site in sites if site in arrived}
-    reasons = {site: reason for site, reason in left_out.items() if site not in dispersed}
-    return Taken(came, updates, summed, reasons, dispersed)
+    reasons = {site: reason for site, reason in left_out.items() if site not in meeting.dispersed}
+    return Taken(came, updates, summed, reasons)
 
 
 class Table:
@@ -176,8 +174,7 @@ class Table:
         self.field, self.key = field, key
         self.is_needed = field.terms.plan.row.meets_layerwise
         self.leaving = threading.Lock()
-        self.was_left = False
-        self.waited: set[str] = set()  # at the deadline, for someone who did not come: no fault of theirs
+        self.sites, self.blamed = frozenset(sites), frozenset[str]()
         self.dispersed: set[str] = set()
         if self.is_needed:
             field.ask("", "meet", key=key, sites=list(sites))
@@ -188,15 +185,19 @@ class Table:
         try:
             yield
         except (SiteSilent, SiteRefused, BadUpdate) as error:
-            with self.leaving:
-                is_first = self.is_needed and not self.was_left
-                if is_first:
-                    self.was_left = True
-                    told = self.field.ask("", "disperse", kind=Dispersed, key=self.key)
-                    self.waited = set(told["waiting"]) if isinstance(error, SiteLate) else set()
-                if self.is_needed and (site in self.waited if self.waited else not is_first):
-                    self.dispersed.add(site)
+            if self.is_needed:
+                self.break_up(site, isinstance(error, SiteLate))
             raise
+
+    def break_up(self, site: str, is_late: bool) -> None:
+        """Whoever fails first is to blame; but at the deadline those for whom others wait."""
+        with self.leaving:
+            if not self.blamed:
+                told = self.field.ask("", "disperse", kind=Dispersed, key=self.key)
+                waited = told["waiting"] if is_late else []
+                self.blamed = self.sites.difference(waited) if waited else frozenset({site})
+            if site not in self.blamed:
+                self.dispersed.add(site)
 
 
 def sum_up(

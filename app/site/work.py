@@ -8,7 +8,8 @@ way. What goes wrong is answered in words that hold nothing of the site's data; 
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -129,8 +130,8 @@ class SiteWork:
 
     def commit(self, order: Order) -> Order:
         """The round is committed with this site in it: its proposed state is now the state."""
-        with self.filing:
-            self.state(order["run"]).settle(Base(**order["base"]), keep_newer=True)
+        with self.state(order["run"]) as state:
+            state.settle(Base(**order["base"]), keep_newer=True)
         return {}
 
     # what they start
@@ -162,8 +163,8 @@ class SiteWork:
 
     def train_now(self, order: Order, job: Job) -> Order:
         """Settle, fetch, train, propose."""
-        with self.filing:
-            own = self.state(order["run"]).settle(Base(**order["base"]))
+        with self.state(order["run"]) as state:
+            own = state.settle(Base(**order["base"]))
         server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
         exchange = exchange_by(self.meet, order["key"]) if order["meets"] else None
@@ -171,8 +172,8 @@ class SiteWork:
             place, data, server, own, exchange, progress=lambda steps, loss: job.moved(steps)
         )
         found = self.leave("update", packed_parts(update))
-        with self.filing:
-            self.state(order["run"]).propose(Base(update.round, found["digest"]), proposed)
+        with self.state(order["run"]) as state:
+            state.propose(Base(update.round, found["digest"]), proposed)
         return found
 
     def evaluate_now(self, order: Order, job: Job) -> Order:
@@ -182,8 +183,8 @@ class SiteWork:
         """
         server = self.fetched(order["model"])
         place, data = self.place(order["plan"]), self.data(order["seed"])
-        with self.filing:
-            private = self.state(order["run"]).read(Base(**order["base"])).private
+        with self.state(order["run"]) as state:
+            private = state.read(Base(**order["base"])).private
         found = score(place, {**server.model, **private}, data.test)
         floor = self.settings.floor
         shown = Scored(*withhold(found.scores, found.labels, floor))
@@ -211,9 +212,11 @@ class SiteWork:
         found = self.opened
         return SiteData(found.name, found.train, found.test, seed)
 
-    def state(self, run: str) -> RunState:
-        """Where the site keeps what it has of the run."""
-        return RunState(run_folder(self.home, run))
+    @contextmanager
+    def state(self, run: str) -> Iterator[RunState]:
+        """Where the site keeps what it has of the run: for one order at a time, as late news come beside work."""
+        with self.filing:
+            yield RunState(run_folder(self.home, run))
 
     def place(self, plan: Order) -> Workplace:
         """Where to train that plan."""

@@ -177,6 +177,16 @@ def test_data_are_those_of_the_api(reader: Reader, study: Study) -> None:
     expect(lead.page.get_by_role("img", name="Synthetic patches of hospital-1")).to_be_visible()
 
 
+def created_as_a_draft(lead: Screen, study: Study, name: str) -> Run:
+    """Press the button of the filled form; the run that comes of it."""
+    lead.page.get_by_role("button", name="Create as a draft").click()
+    lead.see_title("Run")
+    with study.service.client() as client:
+        return wait_until(
+            lambda: next((run for run in client.runs().items if run.name == name), None), "the new run", 30
+        )
+
+
 def test_a_new_run_is_created_as_filled_in(lead: Screen, study: Study) -> None:
     lead.open("New run")
     lead.page.get_by_label("Name", exact=True).fill("from the browser")
@@ -184,14 +194,7 @@ def test_a_new_run_is_created_as_filled_in(lead: Screen, study: Study) -> None:
     lead.page.get_by_label("Rounds", exact=True).press("Tab")
     lead.settle()
     lead.choose("Algorithm", "fedbn")
-    lead.page.get_by_role("button", name="Create as a draft").click()
-    lead.see_title("Run")
-    with study.service.client() as client:
-        found = wait_until(
-            lambda: next((run for run in client.runs().items if run.name == "from the browser"), None),
-            "the new run",
-            30,
-        )
+    found = created_as_a_draft(lead, study, "from the browser")
     assert (found.state, found.settings.rounds, found.settings.algorithm) == ("draft", 7, found.settings.algorithm)
     assert found.settings.algorithm.startswith("fedbn")
     assert found.id in lead.page.url
@@ -206,12 +209,7 @@ def test_sites_can_be_made_all_alike_but_no_more_than_that(lead: Screen, study: 
     lead.page.get_by_role("slider").press("Home")
     lead.see("0.33")
     lead.settle()
-    lead.page.get_by_role("button", name="Create as a draft").click()
-    lead.see_title("Run")
-    with study.service.client() as client:
-        found = wait_until(
-            lambda: next((run for run in client.runs().items if run.name == "all alike"), None), "the new run", 30
-        )
+    found = created_as_a_draft(lead, study, "all alike")
     assert (found.settings.data.sites, found.settings.data.skew) == (3, 1 / 3)
 
 

@@ -63,6 +63,12 @@ class Neighbours:
         """Kill it and start it again."""
         self.works[name] = self.started(name)
 
+    def meet_by(self, meet: Callable[..., Any]) -> None:
+        """Have all sites meet in another way, from their next start on, which is now."""
+        self.desk.meet = meet  # type: ignore[method-assign]
+        for name in self.works:
+            self.restart(name)
+
     def lose_disk(self, name: str) -> None:
         """All that the site kept is gone."""
         shutil.rmtree(self.folder / name / "runs")

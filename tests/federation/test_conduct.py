@@ -407,9 +407,7 @@ def test_a_site_that_leaves_a_meeting_keeps_nobody_waiting(
             raise ConnectionError
         return meet(site, *values)
 
-    neighbours.desk.meet = leaving  # type: ignore[method-assign,assignment]
-    for site in SITES:
-        neighbours.restart(site)
+    neighbours.meet_by(leaving)
     plan = SHORT("fedtan", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
     assert same(ledger, on_one_machine(plan, data, lambda: frozenset({FIRST, SECOND})))
@@ -424,15 +422,13 @@ def test_who_waits_in_a_meeting_is_not_late_but_who_does_not_come(
     def hanging(site: str, *values: Any) -> Any:
         calls.append(site)
         if site == THIRD and calls.count(THIRD) == 5:
-            hangs.wait(30)
+            hangs.wait(90)
             raise ConnectionError
         return meet(site, *values)
 
-    neighbours.desk.meet = hanging  # type: ignore[method-assign,assignment]
-    for site in SITES:
-        neighbours.restart(site)
+    neighbours.meet_by(hanging)
     plan = SHORT("fedtan", rounds=1)
-    ledger = trained(neighbours, terms_of(plan, deadline=8.0))
+    ledger = trained(neighbours, terms_of(plan, deadline=20.0))
     hangs.set()
     assert kinds(ledger, THIRD) == {"site-late"}
     assert kinds(ledger, FIRST) == kinds(ledger, SECOND) == set()

@@ -19,7 +19,6 @@ from tests.federation.neighbours import (
     FIRST,
     SECOND,
     SHORT,
-    SITES,
     THIRD,
     Lie,
     Neighbours,
@@ -37,8 +36,8 @@ Scores = dict[str, torch.Tensor]
 TELLING = ("train", "evaluate", "wait")  # orders whose answer tells how far the work is
 
 
-def changed(change: Change) -> Callable[[str, str, bytes], bytes]:
-    """Send another update than the one that was trained."""
+def lie_by(change: Change, neighbours: Neighbours, site: str) -> None:
+    """Have a site send another update than the one that it trained."""
     packed: dict[str, bytes] = {}
 
     def lie(order: str, text: str, answer: bytes) -> bytes:
@@ -47,13 +46,13 @@ def changed(change: Change) -> Callable[[str, str, bytes], bytes]:
             return packed["update"][content["offset"] : content["offset"] + content["size"]]
         told = json.loads(answer) if order in TELLING else {}
         if "digest" in told:
-            update = unpack(Update, bytes(lie.site.left["update"]))  # type: ignore[attr-defined]
+            update = unpack(Update, bytes(neighbours.works[site].left["update"]))
             packed["update"] = pack(change(update))
             told["digest"], told["bytes"] = digest_of(packed["update"]), len(packed["update"])
             return json.dumps(told).encode()
         return answer
 
-    return lie
+    neighbours.lies[site] = lie
 
 
 @pytest.mark.parametrize("kind", LIES)
@@ -61,9 +60,7 @@ def test_a_lying_site_is_refused_by_name_and_the_round_goes_on(
     kind: str, neighbours: Neighbours, data: tuple[SiteData, ...]
 ) -> None:
     change, words = LIES[kind]
-    lie = changed(change)
-    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
-    neighbours.lies[SECOND] = lie
+    lie_by(change, neighbours, SECOND)
     plan = SHORT("scaffold", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
     [(_, text, _)] = [event for event in ledger.events if event[0] == "site-refused"]
@@ -122,9 +119,7 @@ def test_nonsense_is_refused_by_name_and_the_round_goes_on(
 
 @pytest.mark.parametrize("field", [{"loss": "small"}, {"loss_error": "none"}, {"steps": [1]}, {"model": 5}])
 def test_fields_of_another_kind_are_refused(field: dict[str, Any], neighbours: Neighbours) -> None:
-    lie = changed(lambda update: replace(update, **field))
-    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
-    neighbours.lies[SECOND] = lie
+    lie_by(lambda update: replace(update, **field), neighbours, SECOND)
     ledger = trained(neighbours, terms_of(SHORT("fedavg", rounds=1)))
     [text] = [text for kind, text, site in ledger.events if (kind, site) == ("site-refused", SECOND)]
     assert f"{next(iter(field))} not of the kind" in text
@@ -217,9 +212,7 @@ def test_too_many_liars_leave_the_last_good_round(neighbours: Neighbours) -> Non
 def test_what_a_refused_site_brought_to_a_meeting_is_in_nobodys_update(
     neighbours: Neighbours, data: tuple[SiteData, ...]
 ) -> None:
-    lie = changed(LIES["norm"][0])
-    lie.site = neighbours.works[SECOND]  # type: ignore[attr-defined]
-    neighbours.lies[SECOND] = lie
+    lie_by(LIES["norm"][0], neighbours, SECOND)
     plan = SHORT("fedtan", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
     assert kinds(ledger, SECOND) == {"site-refused"}
@@ -249,9 +242,7 @@ def test_false_values_at_a_meeting_cost_the_liar_the_round_and_nobody_else(
         lies = site == SECOND and calls.count(SECOND) == 3
         return meet(site, key, *(BROUGHT[kind](*brought) if lies else brought))
 
-    neighbours.desk.meet = lying  # type: ignore[method-assign,assignment]
-    for site in SITES:
-        neighbours.restart(site)
+    neighbours.meet_by(lying)
     plan = SHORT("fedtan", rounds=1)
     ledger = trained(neighbours, terms_of(plan))
     assert same(ledger, on_one_machine(plan, data, lambda: frozenset({FIRST, THIRD})))

@@ -24,21 +24,16 @@ from app.processes import free_port
 from app.site.data import SiteSettings, write_settings
 from app.site.home import HOME
 from app.site.kit import unpack_kit
-from app.sources import DataChoice, sites_from
 from fl_core.checkpoint import Checkpoint, read_manifest
-from fl_core.evaluate import report
-from fl_core.models import build_model
-from fl_core.plan import Plan
-from fl_core.rounds import Federation, Moment, run_rounds
-from fl_core.wire import pack
+from fl_core.data import SiteData
 from tests.federation.hospitals import Hospitals, TestLedger, finish, small_plan, until
+from tests.federation.neighbours import SITES, on_one_machine, same
 
 pytestmark = [
     pytest.mark.xdist_group("federation"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # NVFlare leaves sockets open
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-SITES = ("hospital-1", "hospital-2", "hospital-3")
 MARK = f"mf{os.getpid() % 10000}"
 BRIDGE = f"{MARK}br"
 NET = "10.77.113"
@@ -185,7 +180,7 @@ class Strikes(TestLedger):
             self.at.append((number, began, time.monotonic()))
 
 
-def test_a_run_completes_over_bad_networks(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_run_completes_over_bad_networks(hosts: Hosts, data: tuple[SiteData, ...], tmp_path: Path) -> None:
     everyone = frozenset(SITES)
     hosts.make_bad(SITES[1])
 
@@ -218,7 +213,7 @@ def test_a_run_completes_over_bad_networks(hosts: Hosts, tmp_path: Path) -> None
     last = ledger.latest()
     assert last is not None
     assert last.server.round == plan.rounds
-    assert pack(last.server) == pack(on_one_machine(plan, lambda: next(here)).server)
+    assert same(ledger, on_one_machine(plan, data, lambda: next(here)))
     bad = hosts.unplug_bad()
     assert bad["lost"] > 0
     (first, _, cut), (_, without, back), (all_in, again, restarted) = ledger.at
@@ -230,7 +225,9 @@ def test_a_run_completes_over_bad_networks(hosts: Hosts, tmp_path: Path) -> None
     )
 
 
-def test_a_run_completes_where_only_the_servers_own_port_is_open(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_run_completes_where_only_the_servers_own_port_is_open(
+    hosts: Hosts, data: tuple[SiteData, ...], tmp_path: Path
+) -> None:
     own = read_federation(hosts.folder / "federation").port
     for site in SITES[1:]:
         hosts.shut_all_ports_but(own, site)
@@ -246,11 +243,4 @@ def test_a_run_completes_where_only_the_servers_own_port_is_open(hosts: Hosts, t
     assert reached[SITES[0]] > {str(own)}  # the short way, where it is open
     last = ledger.latest()
     assert last is not None
-    assert pack(last.server) == pack(on_one_machine(plan, lambda: None).server)
-
-
-def on_one_machine(plan: Plan, present: Callable[[], frozenset[str] | None]) -> Moment:
-    sites = sites_from(DataChoice(sites=len(SITES), patches=30, image_size=32))
-    federation = Federation(plan, partial(build_model, plan.model, 1, 5, plan.seed), sites)
-    *_, last = run_rounds(federation, partial(report, resamples=100, seed=plan.seed), present=present)
-    return last
+    assert same(ledger, on_one_machine(plan, data))
